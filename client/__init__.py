@@ -1,0 +1,1 @@
+"""Clients of the servers: `ledger` speaks to bookies, `messaging` to brokers."""

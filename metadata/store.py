@@ -1,0 +1,103 @@
+"""The narrow interface behind which the metadata store hides (spec/ledger.md §2.5, design.md §5).
+
+Owns the `MetadataStore` protocol and its value types. Three implementations pass one contract suite
+(tests/contract/test_metadata_store.py): `zookeeper`, `embedded` and `memory`. No client library type
+appears here.
+
+Keys are absolute slash paths without a trailing slash; every key may hold a value and children. Missing
+parents are created by `create`. Versions start at 0 and grow by one with every successful write.
+Each operation that loses its reply raises UnknownOutcome (writes) or MetadataUnavailable (reads); it is
+never repeated inside the store (M-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Versioned(NamedTuple):
+    """A value and the version a conditional write must name."""
+
+    value: bytes
+    version: int
+
+
+class SessionState(Enum):
+    """What the store knows of its own session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """No contact; ephemeral keys may or may not still exist."""
+    LOST = "lost"
+    """The session ended and its ephemeral keys are gone. A new session follows by itself (CONNECTED);
+    whoever owned ephemeral keys must create them again."""
+
+
+Unsubscribe = Callable[[], None]
+
+
+class MetadataStore(Protocol):
+    """Versioned keys, ephemeral keys, counters and watches. All callbacks run on the event loop."""
+
+    @property
+    def session_state(self) -> SessionState:
+        """The present state of the session."""
+        ...
+
+    @property
+    def session_id(self) -> int:
+        """Changes with every new session."""
+        ...
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value as one server sees it, or None when it sees none (M-4: proves nothing)."""
+        ...
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Create `key`, making parents; returns version 0. Raises KeyExists, UnknownOutcome."""
+        ...
+
+    async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
+        """Replace the value if its version is `expected` (None: whatever it is); returns the new version.
+
+        Raises VersionConflict, KeyMissing, UnknownOutcome.
+        """
+        ...
+
+    async def delete(self, key: str, *, expected: int | None) -> None:
+        """Delete a key without children. Raises VersionConflict (also for a key that has children), KeyMissing,
+        UnknownOutcome."""
+        ...
+
+    async def children(self, key: str) -> list[str]:
+        """Sorted names of the direct children; empty when the key does not exist."""
+        ...
+
+    async def fetch_add(self, key: str) -> int:
+        """Add one to the counter `key` in one round trip and return its new value, at least 1 (ID-1).
+
+        Creates the counter when it is missing. A lost reply raises UnknownOutcome and burns a number.
+        """
+        ...
+
+    async def barrier(self) -> None:
+        """After this, reads see everything committed before the call (ZooKeeper's sync)."""
+        ...
+
+    def watch(self, key: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call `callback(key)` after the value, existence or child set of `key` changed.
+
+        Persistent until unsubscribed; may fire spuriously, and fires after every reconnect. A callback
+        must not block; it usually sets an event.
+        """
+        ...
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        """Call `callback(state)` at every change of the session's state."""
+        ...
+
+    async def close(self) -> None:
+        """End the session; its ephemeral keys disappear at once."""
+        ...

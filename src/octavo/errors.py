@@ -1,0 +1,5 @@
+"""Public home of the exception tree: `octavo.errors.OctavoError` and everything below it."""
+
+from __future__ import annotations
+
+from octavo.runtime.errors import *  # noqa: F403

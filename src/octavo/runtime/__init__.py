@@ -1,0 +1,1 @@
+"""Foundation below every other layer: errors, clock, entropy, disk, tasks, config, checksums."""

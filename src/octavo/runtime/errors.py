@@ -1,0 +1,454 @@
+"""The exception tree of Octavo, drawn once, and what a caller may do about each class.
+
+Owns every exception class that crosses a module boundary, the reason code it carries on the wire and
+its retry class. It does not own the mapping to and from gRPC: that is `octavo.proto.errors`.
+
+    OctavoError
+    ├── ConfigError (also ValueError)          wrong setting or argument, found before anything is sent
+    ├── IllegalStateError                      call order broken (send after close, seek before assign)
+    ├── ForkedClientError                      client used in a forked child
+    ├── InvariantViolation                     a promise of our own is broken; stop, do not continue
+    ├── RetriableError                         the same call may succeed later; nothing is decided
+    │   ├── NotLeader, NotEnoughReplicas, NotEnoughBookies, RequestTimedOut, Throttled, NotReady
+    │   ├── BrokerUnavailable, MetadataUnavailable, UnknownOutcome, Overloaded, ReadUnknown
+    │   └── BufferFull, FlushTimeout
+    ├── RequestRejected                        the request is wrong; repeating it cannot help
+    │   ├── UnknownTopic, TopicAlreadyExists, InvalidTopic, InvalidPartitions
+    │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
+    │   ├── MessageTooLarge, InvalidRecord, CorruptBatch, InvalidTimestamp, OffsetOutOfRange
+    │   ├── NoOffsetForPartition, LogTruncated, UnsupportedVersion, WrongCluster
+    ├── MetadataRefused                        the store answered "no" to a conditional write
+    │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
+    └── Fatal                                  the handle or client cannot go on
+        ├── Fenced, LedgerConflict, OutOfOrderSequence, InvalidProducerEpoch, DeliveryFailed
+        ├── NoSuchLedger, NoSuchEntry, CorruptEntry, MetadataCorrupt, StorageFailed, ProducerClosed
+
+Every instance has `code` (stable reason string), `retriable`, `cause` (one line: what happened) and
+`hint` (one line: what to do), as ruled by spec/interface.md U6 and spec groups §18.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Retry(Enum):
+    """What a caller may do after an error (spec groups G4)."""
+
+    NEVER = "never"
+    """Repeating the call cannot succeed."""
+    SAME_PEER = "same-peer"
+    """Back off, then repeat against the same server."""
+    OTHER_PEER = "other-peer"
+    """Another replica or broker may answer."""
+    AFTER_REFRESH = "after-refresh"
+    """Refresh metadata (owner, ensemble), then repeat."""
+
+
+class OctavoError(Exception):
+    """Base of all errors raised by Octavo.
+
+    Args:
+        cause: one line saying what happened.
+        hint: one line saying what the reader can do; a class default applies when omitted.
+        details: extra values for programs (strings, ints), sent along on the wire.
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+    retry: ClassVar[Retry] = Retry.NEVER
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, cause: str = "", *, hint: str = "", **details: str | int) -> None:
+        self.cause = cause or (type(self).__doc__ or "").split("\n", 1)[0]
+        self.hint = hint or self.default_hint
+        self.details: dict[str, str | int] = details
+        super().__init__(self.cause)
+
+    @property
+    def retriable(self) -> bool:
+        """True when repeating the call later may succeed and can do no harm."""
+        return self.retry is not Retry.NEVER
+
+    def __str__(self) -> str:
+        text = f"[{self.code}] {self.cause}"
+        return f"{text} (hint: {self.hint})" if self.hint else text
+
+
+class ConfigError(OctavoError, ValueError):
+    """A setting or argument is wrong."""
+
+    code = "CONFIG"
+
+
+class IllegalStateError(OctavoError):
+    """The call is not allowed in the present state."""
+
+    code = "ILLEGAL_STATE"
+
+
+class ForkedClientError(OctavoError):
+    """A client was used in a forked child process."""
+
+    code = "FORKED_CLIENT"
+    default_hint = "create the client after the fork, once per process"
+
+
+class InvariantViolation(OctavoError):
+    """An internal promise is broken; continuing could lose data."""
+
+    code = "INVARIANT"
+    default_hint = "this is a bug in Octavo: keep the logs and report it"
+
+
+# --- retriable ---------------------------------------------------------------------------------
+
+
+class RetriableError(OctavoError):
+    """The call may succeed later."""
+
+    code = "RETRIABLE"
+    retry = Retry.SAME_PEER
+
+
+class NotLeader(RetriableError):
+    """This broker does not own the partition."""
+
+    code = "NOT_LEADER"
+    retry = Retry.AFTER_REFRESH
+    default_hint = "refresh metadata and ask the owner"
+
+
+class NotEnoughReplicas(RetriableError):
+    """Fewer bookies are alive than must hold a copy before an acknowledgement."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+    default_hint = "start the missing bookies; nothing was acknowledged"
+
+
+class NotEnoughBookies(RetriableError):
+    """No ensemble of the wanted size can be chosen."""
+
+    code = "NOT_ENOUGH_BOOKIES"
+    default_hint = "start more bookies"
+
+
+class RequestTimedOut(RetriableError):
+    """No answer in time; the outcome is unknown."""
+
+    code = "REQUEST_TIMED_OUT"
+
+
+class Throttled(RetriableError):
+    """The server asks to slow down."""
+
+    code = "THROTTLED"
+
+
+class Overloaded(RetriableError):
+    """A bounded queue of the server is full."""
+
+    code = "OVERLOADED"
+
+
+class NotReady(RetriableError):
+    """The server is still starting (replay, recovery)."""
+
+    code = "NOT_READY"
+
+
+class BrokerUnavailable(RetriableError):
+    """No broker can be reached."""
+
+    code = "BROKER_UNAVAILABLE"
+    retry = Retry.OTHER_PEER
+    default_hint = "check the address and that `octavo up` or `octavo broker` is running"
+
+
+class BookieUnavailable(RetriableError):
+    """A bookie cannot be reached or closed the connection."""
+
+    code = "BOOKIE_UNAVAILABLE"
+    retry = Retry.OTHER_PEER
+
+
+class BookieReadOnly(RetriableError):
+    """The bookie refuses ordinary adds (read-only or disk full)."""
+
+    code = "READONLY"
+    retry = Retry.OTHER_PEER
+
+
+class MetadataUnavailable(RetriableError):
+    """The metadata store did not answer; nothing was decided."""
+
+    code = "METADATA_UNAVAILABLE"
+    default_hint = "check the metadata store; open ledgers keep accepting writes"
+
+
+class UnknownOutcome(RetriableError):
+    """A write was sent and its reply lost: it may or may not have happened (M-3)."""
+
+    code = "UNKNOWN_OUTCOME"
+    retry = Retry.AFTER_REFRESH
+
+
+class ReadUnknown(RetriableError):
+    """No replica could answer for certain; this is not "absent" (R-15)."""
+
+    code = "READ_UNKNOWN"
+    retry = Retry.OTHER_PEER
+
+
+class BufferFull(RetriableError):
+    """The producer's buffer stayed full for max_block_ms."""
+
+    code = "BUFFER_FULL"
+    default_hint = "raise buffer_memory, send slower, or wait for acknowledgements"
+
+
+class FlushTimeout(RetriableError):
+    """Not everything was acknowledged in time; see details['remaining']."""
+
+    code = "FLUSH_TIMEOUT"
+
+
+# --- rejected ----------------------------------------------------------------------------------
+
+
+class RequestRejected(OctavoError):
+    """The request is wrong; repeating it cannot help."""
+
+    code = "REJECTED"
+
+
+class UnknownTopic(RequestRejected):
+    """The topic does not exist."""
+
+    code = "UNKNOWN_TOPIC"
+    default_hint = "create it with `octavo topic create NAME`"
+
+
+class TopicAlreadyExists(RequestRejected):
+    """A topic of this (or a colliding) name exists."""
+
+    code = "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidTopic(RequestRejected):
+    """The topic name is not allowed."""
+
+    code = "INVALID_TOPIC"
+    default_hint = "use 1 to 249 of A-Z a-z 0-9 . _ - and not '.', '..' or a leading '__'"
+
+
+class InvalidPartitions(RequestRejected):
+    """The number of partitions is not allowed."""
+
+    code = "INVALID_PARTITIONS"
+
+
+class InvalidPartition(RequestRejected):
+    """The partition does not exist in this topic."""
+
+    code = "INVALID_PARTITION"
+
+
+class InvalidReplicationFactor(RequestRejected):
+    """The replication factor cannot be met."""
+
+    code = "INVALID_REPLICATION_FACTOR"
+
+
+class InvalidConfig(RequestRejected):
+    """A topic setting is unknown or out of range."""
+
+    code = "INVALID_CONFIG"
+
+
+class InvalidRequest(RequestRejected):
+    """The request is malformed."""
+
+    code = "INVALID_REQUEST"
+
+
+class MessageTooLarge(RequestRejected):
+    """A record or batch is larger than the limit."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
+class InvalidRecord(RequestRejected):
+    """A record breaks a rule of its topic."""
+
+    code = "INVALID_RECORD"
+
+
+class CorruptBatch(RequestRejected):
+    """A batch fails its checksum or layout rules."""
+
+    code = "CORRUPT_BATCH"
+    default_hint = "the bytes changed on the way or the writer is broken; nothing was stored"
+
+
+class InvalidTimestamp(RequestRejected):
+    """A record's timestamp is too far in the future."""
+
+    code = "INVALID_TIMESTAMP"
+
+
+class OffsetOutOfRange(RequestRejected):
+    """The offset is outside what the partition retains."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class NoOffsetForPartition(RequestRejected):
+    """There is no position and the reset policy is none."""
+
+    code = "NO_OFFSET_FOR_PARTITION"
+
+
+class LogTruncated(RequestRejected):
+    """The position lies above the end of the partition."""
+
+    code = "LOG_TRUNCATED"
+
+
+class UnsupportedVersion(RequestRejected):
+    """The peer speaks a version or format this build does not know."""
+
+    code = "UNSUPPORTED_VERSION"
+
+
+class WrongCluster(RequestRejected):
+    """The peer belongs to another cluster."""
+
+    code = "WRONG_CLUSTER"
+
+
+# --- conditional metadata writes ---------------------------------------------------------------
+
+
+class MetadataRefused(OctavoError):
+    """The metadata store refused a conditional write; the caller must re-read (M-1)."""
+
+    code = "METADATA_REFUSED"
+    retry = Retry.AFTER_REFRESH
+
+
+class KeyExists(MetadataRefused):
+    """The key exists already."""
+
+    code = "KEY_EXISTS"
+
+
+class KeyMissing(MetadataRefused):
+    """The key does not exist (as seen by one server; see M-4 before acting on it)."""
+
+    code = "KEY_MISSING"
+
+
+class VersionConflict(MetadataRefused):
+    """The key has another version than expected."""
+
+    code = "VERSION_CONFLICT"
+
+
+class SessionExpired(MetadataRefused):
+    """The session ended; its ephemeral keys are gone."""
+
+    code = "SESSION_EXPIRED"
+
+
+# --- fatal -------------------------------------------------------------------------------------
+
+
+class Fatal(OctavoError):
+    """The handle or client cannot go on."""
+
+    code = "FATAL"
+
+
+class Fenced(Fatal):
+    """Another client recovered this ledger; its writer must stop."""
+
+    code = "FENCED"
+
+
+class LedgerClosed(Fatal):
+    """The ledger is closed; no more entries can be added."""
+
+    code = "LEDGER_CLOSED"
+
+
+class LedgerConflict(Fatal):
+    """Two different byte strings exist for one entry (INV-5)."""
+
+    code = "CONFLICT"
+    default_hint = "possible split brain: stop writers of this ledger and report it"
+
+
+class OutOfOrderSequence(Fatal):
+    """A producer's sequence has a gap or an overlap."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class InvalidProducerEpoch(Fatal):
+    """A newer producer with the same id is active."""
+
+    code = "INVALID_PRODUCER_EPOCH"
+
+
+class DeliveryFailed(Fatal):
+    """A record was not acknowledged within delivery_timeout_ms; it may or may not be stored."""
+
+    code = "DELIVERY_FAILED"
+
+
+class ProducerClosed(Fatal):
+    """The producer was closed or failed; it accepts nothing more."""
+
+    code = "PRODUCER_CLOSED"
+
+
+class NoSuchLedger(Fatal):
+    """The ledger does not exist."""
+
+    code = "NO_SUCH_LEDGER"
+
+
+class NoSuchEntry(Fatal):
+    """The entry does not exist, said from complete knowledge (INV-9)."""
+
+    code = "NO_SUCH_ENTRY"
+
+
+class CorruptEntry(Fatal):
+    """A stored entry fails its digest; this is not "absent" (R2)."""
+
+    code = "CORRUPT_ENTRY"
+
+
+class MetadataCorrupt(Fatal):
+    """A metadata record cannot be parsed or breaks its rules (M-7)."""
+
+    code = "METADATA_CORRUPT"
+
+
+class StorageFailed(Fatal):
+    """The disk failed a write or sync; the process must stop (B-8)."""
+
+    code = "STORAGE_FAILED"
+
+
+def all_error_classes() -> list[type[OctavoError]]:
+    """Every class of the tree, base first, in a stable order."""
+    found: list[type[OctavoError]] = []
+    todo: list[type[OctavoError]] = [OctavoError]
+    while todo:
+        cls = todo.pop(0)
+        found.append(cls)
+        todo.extend(cls.__subclasses__())
+    return found

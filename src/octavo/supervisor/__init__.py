@@ -1,0 +1,1 @@
+"""The one-command cluster: metadata, bookies and brokers as child processes."""

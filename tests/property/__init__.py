@@ -1,0 +1,1 @@
+"""Tests: see docs/HACKING.md for the map."""
