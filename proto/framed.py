@@ -1,0 +1,176 @@
+"""The transport shell around the bookie wire codec, used by both ends (design.md §4).
+
+Owns one TCP connection: frames in, buffers out, write-buffer high-water marks, ping every 2 s, and death
+after 5 s of silence (half-open links). It knows nothing of what the frames mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from octavo.proto.bookie_wire import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameType, encode_frame
+from octavo.runtime.errors import BookieUnavailable, OctavoError
+
+WRITE_HIGH_WATER_BYTES = 8 * 1024 * 1024
+"""Above this the transport asks writers to pause."""
+PING_INTERVAL_S = 2.0
+SILENCE_LIMIT_S = 5.0
+
+
+class FramedConnection(asyncio.BufferedProtocol):
+    """One end of a framed connection.
+
+    Args:
+        on_frame: called on the loop for every frame but PING and PONG.
+        on_closed: called once when the connection is gone, with the reason or None after `close()`.
+        on_open: called when the connection is established.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[[FramedConnection, Frame], None],
+        on_closed: Callable[[FramedConnection, OctavoError | None], None],
+        on_open: Callable[[FramedConnection], None] | None = None,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._on_open = on_open
+        self._decoder = FrameDecoder(max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed = asyncio.Event()
+        self._reason: OctavoError | None = None
+        self._last_received_s = self._loop.time()
+        self._keepalive: asyncio.TimerHandle | None = None
+        self.peer = "?"
+
+    # --- asyncio callbacks ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport and set its write limits."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end once."""
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+        self._closed.set()
+        self._writable.set()
+        reason = self._reason
+        if reason is None and exc is not None:
+            reason = BookieUnavailable(f"connection to {self.peer} broke: {exc}")
+        self._on_closed(self, reason)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport writes received bytes."""
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Decode and deliver; a malformed stream closes this connection only (P11)."""
+        self._last_received_s = self._loop.time()
+        try:
+            frames = self._decoder.received(nbytes)
+        except OctavoError as error:
+            self.abort(error)
+            return
+        for frame in frames:
+            if self._closed.is_set():
+                return
+            if frame.type == FrameType.PING:
+                self.send([encode_frame(FrameType.PONG, frame.request_id)])
+            elif frame.type != FrameType.PONG:
+                self._on_frame(self, frame)
+
+    def eof_received(self) -> bool:
+        """The peer closed its side: close ours."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is above its high-water mark."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The transport's buffer drained."""
+        self._writable.set()
+
+    # --- for the owner ---
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection is gone or being closed."""
+        return (
+            self._closed.is_set() or self._transport is None or self._transport.is_closing()
+        )
+
+    @property
+    def write_paused(self) -> bool:
+        """True while the transport's buffer is above its high-water mark."""
+        return not self._writable.is_set()
+
+    def outstanding_bytes(self) -> int:
+        """Bytes handed over but not yet accepted by the kernel."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, buffers: Sequence[bytes]) -> None:
+        """Queue buffers in order; dropped when the connection is closed (on_closed tells)."""
+        if self._transport is not None and not self._transport.is_closing():
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+
+    async def wait_writable(self) -> None:
+        """Return when the transport accepts more, or the connection ended."""
+        await self._writable.wait()
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
+        await self._closed.wait()
+
+    def pause_reading(self) -> None:
+        """Stop receiving (back-pressure of the owner)."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._last_received_s = self._loop.time()
+            self._transport.resume_reading()
+
+    def start_keepalive(self) -> None:
+        """Ping every 2 s; abort after 5 s without a byte from the peer."""
+        self._last_received_s = self._loop.time()
+        self._keepalive = self._loop.call_later(PING_INTERVAL_S, self._tick)
+
+    def _tick(self) -> None:
+        if self.closed or self._transport is None:
+            return
+        silent_s = self._loop.time() - self._last_received_s
+        if silent_s > SILENCE_LIMIT_S and self._transport.is_reading():
+            self.abort(BookieUnavailable(f"{self.peer} was silent for {silent_s:.1f} s"))
+            return
+        self.send([encode_frame(FrameType.PING, 0)])
+        self._keepalive = self._loop.call_later(PING_INTERVAL_S, self._tick)
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: OctavoError | None = None) -> None:
+        """Close at once, dropping what is queued."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,47 @@
+"""Server settings: frozen, validated, unknown keys refused with a suggestion (interface §5, U4).
+
+Values come from keyword arguments, then from the environment (prefix of the subclass). pydantic-settings
+does the merging; this module turns its complaints into ConfigError with a hint.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from octavo.runtime.errors import ConfigError
+
+T = TypeVar("T", bound="FrozenSettings")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint naming the closest known word, or listing the known ones when none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(names)}"
+
+
+class FrozenSettings(BaseSettings):
+    """Base of every server's configuration; subclasses declare fields with defaults and units in names."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_")
+
+    @classmethod
+    def load(cls: type[T], **values: Any) -> T:
+        """Build and validate; None means "not given". Raises ConfigError naming the field."""
+        given = {name: value for name, value in values.items() if value is not None}
+        for name in given:
+            if name not in cls.model_fields:
+                raise ConfigError(
+                    f"unknown setting {name!r}", hint=did_you_mean(name, cls.model_fields)
+                )
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or cls.__name__
+            raise ConfigError(f"setting {where}: {first['msg']}") from error

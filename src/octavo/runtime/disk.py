@@ -1,0 +1,147 @@
+"""The only door to files of the storage engine: a Protocol and the real disk (style §6).
+
+Calls block; callers cross to a thread in one named place. Every error is the operating system's own
+OSError: what it means (fail-stop, EIO, DISK_FULL) is decided by the caller (B-8, §6.5, §6.13).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Protocol
+
+IOV_MAX = 1024
+"""Buffers one writev call accepts on Linux."""
+
+
+class Appender(Protocol):
+    """One file open for appending."""
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far (not the preallocated size)."""
+        ...
+
+    def write(self, buffers: Sequence[bytes]) -> None:
+        """Append all buffers; a short write is continued, an error raises OSError."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync; must never be retried after an error (B-8)."""
+        ...
+
+    def close(self) -> None:
+        """Close without syncing."""
+        ...
+
+
+class Disk(Protocol):
+    """File operations of the bookie."""
+
+    def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
+        """Create a new file (must not exist), reserving space so that fdatasync need not grow it (B-7)."""
+        ...
+
+    def sync_dir(self, path: pathlib.Path) -> None:
+        """fsync a directory, so that created or renamed names survive a power cut."""
+        ...
+
+    def read(self, path: pathlib.Path) -> bytes:
+        """The whole file."""
+        ...
+
+    def list(self, path: pathlib.Path) -> list[str]:
+        """Sorted names in a directory."""
+        ...
+
+    def replace(self, path: pathlib.Path, data: bytes) -> None:
+        """Write `data` atomically under `path`: temporary file, fsync, rename, fsync of the directory."""
+        ...
+
+    def unlink(self, path: pathlib.Path) -> None:
+        """Remove a file."""
+        ...
+
+    def free_bytes(self, path: pathlib.Path) -> tuple[int, int]:
+        """(free for us, total) of the file system that holds `path`."""
+        ...
+
+
+class _RealAppender:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.position = 0
+
+    def write(self, buffers: Sequence[bytes]) -> None:
+        for start in range(0, len(buffers), IOV_MAX):
+            chunk = buffers[start : start + IOV_MAX]
+            wanted = sum(map(len, chunk))
+            written = os.writev(self._fd, chunk)
+            self.position += written
+            if written < wanted:
+                self._finish(b"".join(chunk), written)
+
+    def _finish(self, data: bytes, done: int) -> None:
+        view = memoryview(data)
+        while done < len(view):
+            written = os.write(self._fd, view[done:])
+            if written == 0:
+                raise OSError("write made no progress")
+            done += written
+            self.position += written
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """The machine's own file system."""
+
+    def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            if preallocate_bytes:
+                os.posix_fallocate(fd, 0, preallocate_bytes)
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        return _RealAppender(fd)
+
+    def sync_dir(self, path: pathlib.Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, path: pathlib.Path) -> bytes:
+        return path.read_bytes()
+
+    def list(self, path: pathlib.Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def replace(self, path: pathlib.Path, data: bytes) -> None:
+        temporary = path.with_name(f".{path.name}.tmp")
+        fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            done = 0
+            while done < len(view):
+                done += os.write(fd, view[done:])
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        self.sync_dir(path.parent)
+
+    def unlink(self, path: pathlib.Path) -> None:
+        os.unlink(path)
+
+    def free_bytes(self, path: pathlib.Path) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize

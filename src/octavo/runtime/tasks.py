@@ -1,0 +1,60 @@
+"""Task ownership: every background task has an owner that awaits it (style §3, concurrency)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger("octavo.tasks")
+
+OnFailure = Callable[[str, BaseException], None]
+
+
+class TaskOwner:
+    """Owns background tasks of one component and ends them with it.
+
+    A task that fails is logged and reported to `on_failure(name, error)`; it is never silently dropped.
+    `close()` cancels what still runs and waits for it; it may be called more than once.
+    """
+
+    def __init__(self, name: str, on_failure: OnFailure | None = None) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, coro: Coroutine[Any, Any, object], *, name: str) -> asyncio.Task[Any]:
+        """Start `coro` as a task of this owner; must not be called after `close()`."""
+        if self._closed:
+            coro.close()
+            raise RuntimeError(f"{self._name} is closed, cannot start {name}")
+        task = asyncio.get_running_loop().create_task(coro, name=f"{self._name}:{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+        if self._on_failure is not None:
+            self._on_failure(task.get_name(), error)
+
+    async def close(self) -> None:
+        """Cancel every task and wait until all have ended."""
+        self._closed = True
+        current = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,54 @@
+"""Structured logging of the servers: event name plus key-values, bound as context becomes known.
+
+The SDK uses the standard library's logging only (interface §5); servers call `configure_logging` once.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import sys
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+Logger = FilteringBoundLogger
+
+
+def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None) -> None:
+    """Send structlog and standard-library records, one line each, to `log_file` or stderr."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    handler: logging.Handler = (
+        logging.FileHandler(log_file) if log_file else logging.StreamHandler(sys.stderr)
+    )
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.KeyValueRenderer(
+                    key_order=["timestamp", "level", "event"], sort_keys=False
+                ),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def get_logger(name: str, **bound: object) -> FilteringBoundLogger:
+    """A logger for one component with context already bound."""
+    logger: FilteringBoundLogger = structlog.get_logger(name, **bound)
+    return logger
