@@ -47,6 +47,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._reason: OctavoError | None = None
         self._last_received_s = self._loop.time()
         self._keepalive: asyncio.TimerHandle | None = None
+        self._next_tick_s = 0.0
         self.peer = "?"
 
     # --- asyncio callbacks ---
@@ -109,9 +110,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         """True once the connection is gone or being closed."""
-        return (
-            self._closed.is_set() or self._transport is None or self._transport.is_closing()
-        )
+        return self._closed.is_set() or self._transport is None or self._transport.is_closing()
 
     @property
     def write_paused(self) -> bool:
@@ -152,17 +151,25 @@ class FramedConnection(asyncio.BufferedProtocol):
     def start_keepalive(self) -> None:
         """Ping every 2 s; abort after 5 s without a byte from the peer."""
         self._last_received_s = self._loop.time()
-        self._keepalive = self._loop.call_later(PING_INTERVAL_S, self._tick)
+        self._arm()
+
+    def _arm(self) -> None:
+        self._next_tick_s = self._loop.time() + PING_INTERVAL_S
+        self._keepalive = self._loop.call_at(self._next_tick_s, self._tick)
 
     def _tick(self) -> None:
         if self.closed or self._transport is None:
             return
-        silent_s = self._loop.time() - self._last_received_s
+        now = self._loop.time()
+        if now - self._next_tick_s > 1.0:
+            # Our own loop was stalled: received bytes may still wait to be read (spec ledger §3.9).
+            self._last_received_s = now
+        silent_s = now - self._last_received_s
         if silent_s > SILENCE_LIMIT_S and self._transport.is_reading():
             self.abort(BookieUnavailable(f"{self.peer} was silent for {silent_s:.1f} s"))
             return
         self.send([encode_frame(FrameType.PING, 0)])
-        self._keepalive = self._loop.call_later(PING_INTERVAL_S, self._tick)
+        self._arm()
 
     def close(self) -> None:
         """Send what is queued, then close."""

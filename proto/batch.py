@@ -1,0 +1,415 @@
+"""The batch: the unit a producer sends, a bookie stores and a consumer reads (design.md §3).
+
+A fixed 80-byte header, then a body. Little-endian; every buffer of the body is padded to 8 bytes.
+
+    off size field                                           off size field
+    0   u8   magic 0xB7                                      32  i64  base timestamp ms
+    1   u8   header length in 8-byte words (10)              40  i64  max timestamp ms
+    2   u8   codec: 0 none, 1 lz4 block                      48  i32  base sequence
+    3   u8   flags                                           52  i32  schema id, 0 = opaque bytes
+    4   u32  crc32c of bytes 0-3, 8-55 and the body          --- set by the broker, outside the crc ---
+    8   u32  body length as stored                           56  i64  base offset
+    12  u32  body length uncompressed                        64  i32  last offset delta
+    16  u32  record count                                    68  i32  owner epoch
+    20  i16  producer epoch, 22 u16 zero                     72  i64  append time ms
+    24  i64  producer id
+
+The body is one LZ4 block (or raw) of Arrow buffers in order: timestamps i64[n]; keys as validity bitmap,
+i32 offsets[n+1], bytes; values likewise; with flag HEADERS: list offsets i32[n+1], header-name offsets
+i32[m+1], name bytes, header-value validity bitmap, i32 offsets[m+1], bytes; with flag COMPACTED: i32
+offset deltas[n]. The Arrow view of the same bytes is `octavo.proto.batch_arrow`.
+
+Declared sizes are checked before anything is allocated or decompressed.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+
+import lz4.block
+
+from octavo.runtime.checksum import crc32c
+from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
+
+MAGIC = 0xB7
+HEADER_BYTES = 80
+_HEADER_WORDS = HEADER_BYTES // 8
+MAX_RECORD_BYTES = 1 << 20
+"""Key, value and headers of one record together."""
+MAX_BATCH_BYTES = 4 << 20
+"""A batch as stored and sent, header included."""
+MAX_BODY_BYTES = 8 << 20
+"""An uncompressed body: the bound that makes decompression bombs harmless."""
+MAX_RECORDS = 100_000
+_RECORD_OVERHEAD_BYTES = 64 * 1024
+"""Slack above MAX_RECORD_BYTES per declared record for buffers and padding."""
+
+_HEADER = struct.Struct("<BBBBIIIIhHqqqiiqiiq")
+_CRC = struct.Struct("<I")
+_BROKER_FIELDS = struct.Struct("<qiiq")
+_BROKER_AT = 56
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
+
+
+class Codec(IntEnum):
+    """How the body is stored."""
+
+    NONE = 0
+    LZ4 = 1
+
+
+class BatchFlags(IntFlag):
+    """Bits of the flags field."""
+
+    NONE = 0
+    TRANSACTIONAL = 1
+    CONTROL = 2
+    APPEND_TIME = 4
+    COMPACTED = 8
+    ARROW_IPC = 16
+    HEADERS = 32
+
+
+KNOWN_FLAGS = 63
+PRODUCER_FLAGS = BatchFlags.HEADERS
+"""Flags a producer may set today; a broker refuses others."""
+
+
+class BatchHeader(NamedTuple):
+    """The decoded header; see the module's table."""
+
+    codec: int
+    flags: int
+    body_crc: int
+    body_bytes: int
+    uncompressed_bytes: int
+    record_count: int
+    producer_epoch: int
+    producer_id: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    base_sequence: int
+    schema_id: int
+    base_offset: int
+    last_offset_delta: int
+    owner_epoch: int
+    append_time_ms: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+
+class Rows(NamedTuple):
+    """A decoded batch as parallel columns, one entry per record."""
+
+    header: BatchHeader
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]]] | None
+
+
+def encode(
+    timestamps_ms: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[RecordHeaders] | None = None,
+    *,
+    codec: int = Codec.LZ4,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    schema_id: int = 0,
+) -> bytes:
+    """Encode columns of equal length into a batch.
+
+    A body that LZ4 does not shrink is stored raw. Raises InvalidRecord for unequal columns or no records,
+    MessageTooLarge when a limit is passed.
+    """
+    count = len(timestamps_ms)
+    if not 0 < count <= MAX_RECORDS:
+        raise InvalidRecord(f"a batch holds 1 to {MAX_RECORDS} records, not {count}")
+    if len(keys) != count or len(values) != count or (headers and len(headers) != count):
+        raise InvalidRecord("columns of a batch must have equal lengths")
+    parts: list[bytes] = [array("q", timestamps_ms).tobytes()]
+    _put_binary(parts, keys, count)
+    _put_binary(parts, values, count)
+    flags = 0
+    if headers is not None and any(headers):
+        flags = int(BatchFlags.HEADERS)
+        _put_headers(parts, headers)
+    return seal(
+        b"".join(parts),
+        count,
+        (timestamps_ms[0], max(timestamps_ms)),
+        flags=flags,
+        codec=codec,
+        producer=(producer_id, producer_epoch, base_sequence),
+        schema_id=schema_id,
+    )
+
+
+def seal(
+    body: bytes,
+    count: int,
+    timestamps_ms: tuple[int, int],
+    *,
+    flags: int,
+    codec: int,
+    producer: tuple[int, int, int],
+    schema_id: int,
+) -> bytes:
+    """Compress an encoded body and put the header before it; `timestamps_ms` is (base, max)."""
+    if len(body) > MAX_BODY_BYTES:
+        raise MessageTooLarge(f"batch body of {len(body)} bytes, limit {MAX_BODY_BYTES}")
+    stored = body
+    if codec == Codec.LZ4:
+        packed: bytes = lz4.block.compress(body, store_size=False)
+        if len(packed) < len(body):
+            stored = packed
+        else:
+            codec = Codec.NONE
+    if HEADER_BYTES + len(stored) > MAX_BATCH_BYTES:
+        raise MessageTooLarge(
+            f"batch of {HEADER_BYTES + len(stored)} bytes, limit {MAX_BATCH_BYTES}"
+        )
+    producer_id, producer_epoch, base_sequence = producer
+    head = _HEADER.pack(
+        MAGIC,
+        _HEADER_WORDS,
+        codec,
+        flags,
+        0,
+        len(stored),
+        len(body),
+        count,
+        producer_epoch,
+        0,
+        producer_id,
+        *timestamps_ms,
+        base_sequence,
+        schema_id,
+        0,
+        count - 1,
+        0,
+        0,
+    )
+    return _with_crc(head, stored)
+
+
+def _with_crc(head: bytes, body: bytes) -> bytes:
+    crc = crc32c(body, crc32c(head[8:_BROKER_AT], crc32c(head[:4])))
+    return b"".join((head[:4], _CRC.pack(crc), head[8:], body))
+
+
+def with_sequence(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The same records under another producer identity; the crc is computed anew."""
+    head = bytearray(batch[:HEADER_BYTES])
+    struct.pack_into("<h", head, 20, producer_epoch)
+    struct.pack_into("<q", head, 24, producer_id)
+    struct.pack_into("<i", head, 48, base_sequence)
+    return _with_crc(bytes(head), batch[HEADER_BYTES:])
+
+
+def decode_header(batch: bytes) -> BatchHeader:
+    """Read the header and check every declared size and limit, but not the crc.
+
+    Raises CorruptBatch, UnsupportedVersion or MessageTooLarge.
+    """
+    if len(batch) < HEADER_BYTES:
+        raise CorruptBatch(f"batch of {len(batch)} bytes is shorter than its header")
+    magic, words, *rest = _HEADER.unpack_from(batch)
+    if magic != MAGIC or words != _HEADER_WORDS:
+        raise UnsupportedVersion(f"batch magic {magic:#x}, header of {words * 8} bytes is unknown")
+    del rest[8 - 1]  # the reserved field after the producer epoch
+    header = BatchHeader._make(rest)
+    if len(batch) > MAX_BATCH_BYTES:
+        raise MessageTooLarge(f"batch of {len(batch)} bytes, limit {MAX_BATCH_BYTES}")
+    if header.codec not in (Codec.NONE, Codec.LZ4):
+        raise UnsupportedVersion(f"batch codec {header.codec} is unknown")
+    if header.flags & ~KNOWN_FLAGS or header.flags & BatchFlags.ARROW_IPC:
+        raise UnsupportedVersion(f"batch flags {header.flags:#x} are unknown")
+    if header.body_bytes != len(batch) - HEADER_BYTES:
+        raise CorruptBatch(
+            f"batch declares a body of {header.body_bytes} bytes and has {len(batch) - HEADER_BYTES}"
+        )
+    count = header.record_count
+    if not 0 < count <= MAX_RECORDS:
+        raise CorruptBatch(f"batch declares {count} records, allowed are 1 to {MAX_RECORDS}")
+    limit = min(MAX_BODY_BYTES, count * (MAX_RECORD_BYTES + _RECORD_OVERHEAD_BYTES))
+    if header.uncompressed_bytes > limit:
+        raise MessageTooLarge(
+            f"{count} records declare {header.uncompressed_bytes} uncompressed bytes, limit {limit}"
+        )
+    if header.codec == Codec.NONE and header.uncompressed_bytes != header.body_bytes:
+        raise CorruptBatch("uncompressed batch declares two different body lengths")
+    return header
+
+
+def verify(batch: bytes) -> BatchHeader:
+    """decode_header, then the crc over the producer's fields and the body; raises CorruptBatch."""
+    header = decode_header(batch)
+    crc = crc32c(batch[8:_BROKER_AT], crc32c(batch[:4]))
+    if crc32c(batch[HEADER_BYTES:], crc) != header.body_crc:
+        raise CorruptBatch("batch fails its crc32c")
+    return header
+
+
+def stamp(batch: bytes, *, base_offset: int, owner_epoch: int, append_time_ms: int) -> bytes:
+    """The broker's fields set in a copy of `batch`; the body is not opened (F066)."""
+    (count,) = _CRC.unpack_from(batch, 16)
+    fields = _BROKER_FIELDS.pack(base_offset, count - 1, owner_epoch, append_time_ms)
+    view = memoryview(batch)
+    return b"".join((view[:_BROKER_AT], fields, view[HEADER_BYTES:]))
+
+
+def body_of(batch: bytes, header: BatchHeader) -> bytes:
+    """The uncompressed body; raises CorruptBatch."""
+    stored = batch[HEADER_BYTES:]
+    if header.codec == Codec.NONE:
+        return stored
+    try:
+        body: bytes = lz4.block.decompress(stored, uncompressed_size=header.uncompressed_bytes)
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise CorruptBatch(f"batch does not decompress: {error}") from error
+    if len(body) != header.uncompressed_bytes:
+        raise CorruptBatch(f"batch decompresses to {len(body)} bytes, not as declared")
+    return body
+
+
+def decode_rows(batch: bytes) -> Rows:
+    """Verify and decode into Python rows; raises CorruptBatch, UnsupportedVersion, MessageTooLarge."""
+    header = verify(batch)
+    body = body_of(batch, header)
+    count = header.record_count
+    reader = _BodyReader(body)
+    timestamps = reader.int64s(count)
+    keys = reader.binaries(count)
+    values = reader.binaries(count)
+    headers: list[list[tuple[str, bytes | None]]] | None = None
+    if header.flags & BatchFlags.HEADERS:
+        headers = reader.headers(count)
+    base = header.base_offset
+    offsets: Sequence[int] = range(base, base + count)
+    if header.flags & BatchFlags.COMPACTED:
+        offsets = [base + delta for delta in reader.int32s(count)]
+    reader.expect_end()
+    return Rows(header, offsets, timestamps, keys, values, headers)
+
+
+# --- body layout -------------------------------------------------------------------------------
+
+
+def _padding(size: int) -> bytes:
+    return b"\0" * (-size % 8)
+
+
+def full_validity(count: int) -> bytes:
+    """A padded validity bitmap with `count` ones."""
+    full, rest = divmod(count, 8)
+    bitmap = b"\xff" * full + (bytes(((1 << rest) - 1,)) if rest else b"")
+    return bitmap + _padding(len(bitmap))
+
+
+def _put_binary(parts: list[bytes], column: Sequence[bytes | None], count: int) -> None:
+    """Append validity, offsets and data of one nullable binary column, each padded."""
+    if None in column:
+        bits = "".join(["0" if item is None else "1" for item in reversed(column)])
+        bitmap = int(bits or "0", 2).to_bytes((count + 7) // 8, "little")
+        parts.append(bitmap + _padding(len(bitmap)))
+    else:
+        parts.append(full_validity(count))
+    filled: list[bytes] = [item or b"" for item in column]
+    offsets = array("i", accumulate(map(len, filled), initial=0)).tobytes()
+    parts.append(offsets)
+    parts.append(_padding(len(offsets)))
+    data = b"".join(filled)
+    parts.append(data)
+    parts.append(_padding(len(data)))
+
+
+def _put_headers(parts: list[bytes], headers: Sequence[RecordHeaders]) -> None:
+    offsets = array("i", accumulate(map(len, headers), initial=0)).tobytes()
+    parts.append(offsets)
+    parts.append(_padding(len(offsets)))
+    flat = list(chain.from_iterable(headers))
+    names = [name.encode() for name, _ in flat]
+    offsets = array("i", accumulate(map(len, names), initial=0)).tobytes()
+    parts.append(offsets)
+    parts.append(_padding(len(offsets)))
+    data = b"".join(names)
+    parts.append(data)
+    parts.append(_padding(len(data)))
+    _put_binary(parts, [value for _, value in flat], len(flat))
+
+
+class _BodyReader:
+    """Cuts typed buffers off an untrusted body in order; every violation is a CorruptBatch."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        start = self._at
+        end = start + size
+        self._at = end + (-size % 8)
+        if self._at > len(self._body):
+            raise CorruptBatch("batch body ends inside a buffer")
+        return self._body[start:end]
+
+    def int64s(self, count: int) -> array[int]:
+        out = array("q")
+        out.frombytes(self._take(8 * count))
+        return out
+
+    def int32s(self, count: int) -> array[int]:
+        out = array("i")
+        out.frombytes(self._take(4 * count))
+        return out
+
+    def offsets(self, count: int) -> list[int]:
+        """i32[count+1] that start at 0 and never fall."""
+        offsets = self.int32s(count + 1).tolist()
+        if offsets[0] != 0 or sorted(offsets) != offsets:
+            raise CorruptBatch("batch body has offsets that do not ascend from 0")
+        return offsets
+
+    def binaries(self, count: int) -> list[bytes | None]:
+        bitmap_bytes = (count + 7) // 8
+        bitmap = self._take(bitmap_bytes)
+        offsets = self.offsets(count)
+        data = self._take(offsets[-1])
+        out: list[bytes | None] = [data[a:b] for a, b in pairwise(offsets)]
+        bits = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
+        missing = ~bits & ((1 << count) - 1)
+        while missing:
+            lowest = missing & -missing
+            out[lowest.bit_length() - 1] = None
+            missing ^= lowest
+        return out
+
+    def headers(self, count: int) -> list[list[tuple[str, bytes | None]]]:
+        lists = self.offsets(count)
+        total = lists[-1]
+        name_offsets = self.offsets(total)
+        data = self._take(name_offsets[-1])
+        try:
+            names = [data[a:b].decode() for a, b in pairwise(name_offsets)]
+        except UnicodeDecodeError as error:
+            raise CorruptBatch("batch has a header name that is not UTF-8") from error
+        pairs = list(zip(names, self.binaries(total), strict=True))
+        return [pairs[a:b] for a, b in pairwise(lists)]
+
+    def expect_end(self) -> None:
+        if self._at != len(self._body):
+            raise CorruptBatch(f"batch body has {len(self._body) - self._at} bytes too many")
