@@ -1,13 +1,13 @@
 """The narrow interface behind which the metadata store hides (spec/ledger.md §2.5, design.md §5).
 
-Owns the `MetadataStore` protocol and its value types. Three implementations pass one contract suite
-(tests/contract/test_metadata_store.py): `zookeeper`, `embedded` and `memory`. No client library type
-appears here.
+Owns the `MetadataStore` protocol and its value types. Three implementations pass one contract
+suite (tests/contract/test_metadata_store.py): `zookeeper`, `embedded` and `memory`. No client
+library type appears here.
 
-Keys are absolute slash paths without a trailing slash; every key may hold a value and children. Missing
-parents are created by `create`. Versions start at 0 and grow by one with every successful write.
-Each operation that loses its reply raises UnknownOutcome (writes) or MetadataUnavailable (reads); it is
-never repeated inside the store (M-3).
+Keys are absolute slash paths without a trailing slash; every key may hold a value and children.
+Missing parents are created by `create`. Versions start at 0 and grow by one with every successful
+write. Each operation that loses its reply raises UnknownOutcome (writes) or MetadataUnavailable
+(reads); it is never repeated inside the store (M-3).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SessionState(Enum):
     SUSPENDED = "suspended"
     """No contact; ephemeral keys may or may not still exist."""
     LOST = "lost"
-    """The session ended and its ephemeral keys are gone. A new session follows by itself (CONNECTED);
-    whoever owned ephemeral keys must create them again."""
+    """The session ended and its ephemeral keys are gone. A new session follows by itself
+    (CONNECTED); whoever owned ephemeral keys must create them again."""
 
 
 Unsubscribe = Callable[[], None]
@@ -60,15 +60,16 @@ class MetadataStore(Protocol):
         ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
-        """Replace the value if its version is `expected` (None: whatever it is); returns the new version.
+        """Replace the value if its version is `expected` (None: whatever it is); returns the new
+        version.
 
         Raises VersionConflict, KeyMissing, UnknownOutcome.
         """
         ...
 
     async def delete(self, key: str, *, expected: int | None) -> None:
-        """Delete a key without children. Raises VersionConflict (also for a key that has children), KeyMissing,
-        UnknownOutcome."""
+        """Delete a key without children. Raises VersionConflict (also for a key that has
+        children), KeyMissing, UnknownOutcome."""
         ...
 
     async def children(self, key: str) -> list[str]:
@@ -76,9 +77,11 @@ class MetadataStore(Protocol):
         ...
 
     async def fetch_add(self, key: str) -> int:
-        """Add one to the counter `key` in one round trip and return its new value, at least 1 (ID-1).
+        """Add one to the counter `key` in one round trip and return its new value, at least 1
+        (ID-1).
 
-        Creates the counter when it is missing. A lost reply raises UnknownOutcome and burns a number.
+        Creates the counter when it is missing. A lost reply raises UnknownOutcome and burns a
+        number.
         """
         ...
 
@@ -89,8 +92,8 @@ class MetadataStore(Protocol):
     def watch(self, key: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call `callback(key)` after the value, existence or child set of `key` changed.
 
-        Persistent until unsubscribed; may fire spuriously, and fires after every reconnect. A callback
-        must not block; it usually sets an event.
+        Persistent until unsubscribed; may fire spuriously, and fires after every reconnect. A
+        callback must not block; it usually sets an event.
         """
         ...
 

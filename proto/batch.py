@@ -7,17 +7,18 @@ A fixed 80-byte header, then a body. Little-endian; every buffer of the body is 
     1   u8   header length in 8-byte words (10)              40  i64  max timestamp ms
     2   u8   codec: 0 none, 1 lz4 block                      48  i32  base sequence
     3   u8   flags                                           52  i32  schema id, 0 = opaque bytes
-    4   u32  crc32c of bytes 0-3, 8-55 and the body          --- set by the broker, outside the crc ---
+    4   u32  crc32c of bytes 0-3, 8-55 and the body          -- set by the broker, not in the crc --
     8   u32  body length as stored                           56  i64  base offset
     12  u32  body length uncompressed                        64  i32  last offset delta
     16  u32  record count                                    68  i32  owner epoch
     20  i16  producer epoch, 22 u16 zero                     72  i64  append time ms
     24  i64  producer id
 
-The body is one LZ4 block (or raw) of Arrow buffers in order: timestamps i64[n]; keys as validity bitmap,
-i32 offsets[n+1], bytes; values likewise; with flag HEADERS: list offsets i32[n+1], header-name offsets
-i32[m+1], name bytes, header-value validity bitmap, i32 offsets[m+1], bytes; with flag COMPACTED: i32
-offset deltas[n]. The Arrow view of the same bytes is `octavo.proto.batch_arrow`.
+The body is one LZ4 block (or raw) of Arrow buffers in order: timestamps i64[n]; keys as validity
+bitmap, i32 offsets[n+1], bytes; values likewise; with flag HEADERS: list offsets i32[n+1],
+header-name offsets i32[m+1], name bytes, header-value validity bitmap, i32 offsets[m+1], bytes;
+with flag COMPACTED: i32 offset deltas[n]. The Arrow view of the same bytes is
+`octavo.proto.batch_arrow`.
 
 Declared sizes are checked before anything is allocated or decompressed.
 """
@@ -132,8 +133,8 @@ def encode(
 ) -> bytes:
     """Encode columns of equal length into a batch.
 
-    A body that LZ4 does not shrink is stored raw. Raises InvalidRecord for unequal columns or no records,
-    MessageTooLarge when a limit is passed.
+    A body that LZ4 does not shrink is stored raw. Raises InvalidRecord for unequal columns or no
+    records, MessageTooLarge when a limit is passed.
     """
     count = len(timestamps_ms)
     if not 0 < count <= MAX_RECORDS:
@@ -240,7 +241,7 @@ def decode_header(batch: bytes) -> BatchHeader:
         raise UnsupportedVersion(f"batch flags {header.flags:#x} are unknown")
     if header.body_bytes != len(batch) - HEADER_BYTES:
         raise CorruptBatch(
-            f"batch declares a body of {header.body_bytes} bytes and has {len(batch) - HEADER_BYTES}"
+            f"batch declares {header.body_bytes} body bytes, has {len(batch) - HEADER_BYTES}"
         )
     count = header.record_count
     if not 0 < count <= MAX_RECORDS:
@@ -287,7 +288,10 @@ def body_of(batch: bytes, header: BatchHeader) -> bytes:
 
 
 def decode_rows(batch: bytes) -> Rows:
-    """Verify and decode into Python rows; raises CorruptBatch, UnsupportedVersion, MessageTooLarge."""
+    """Verify and decode into Python rows.
+
+    Raises CorruptBatch, UnsupportedVersion, MessageTooLarge.
+    """
     header = verify(batch)
     body = body_of(batch, header)
     count = header.record_count

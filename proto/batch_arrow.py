@@ -1,8 +1,10 @@
 """The Arrow view of a batch: the same buffers, no copy of keys and values (design.md §3).
 
 `decode_arrow` gives a pyarrow.RecordBatch with the columns
-    offset int64 | timestamp timestamp[ms, UTC] | key binary | value binary | headers list<struct<key: string, value: binary>>
-(headers are null lists where a batch has none). `encode_arrow` is the reverse for columns that are Arrow already.
+    offset int64 | timestamp timestamp[ms, UTC] | key binary | value binary
+    | headers list<struct<key: string, value: binary>>
+(headers are null lists where a batch has none). `encode_arrow` is the reverse for columns that
+are Arrow already.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def _columns(body: pa.Buffer, header: BatchHeader) -> pa.RecordBatch:
 
 
 class _BufferReader:
-    """Cuts Arrow buffers off a body in order; bounds are checked here, contents by Arrow's validation."""
+    """Cuts Arrow buffers off a body in order.
+
+    Bounds are checked here, contents by Arrow's validation.
+    """
 
     def __init__(self, body: pa.Buffer) -> None:
         self._body = body
@@ -117,7 +122,8 @@ def encode_arrow(
 ) -> bytes:
     """Encode Arrow columns of equal length: int64 milliseconds, binary or string keys and values.
 
-    `producer` is (id, epoch, base sequence). Raises InvalidRecord and MessageTooLarge as `batch.encode`.
+    `producer` is (id, epoch, base sequence). Raises InvalidRecord and MessageTooLarge as
+    `batch.encode`.
     """
     count = len(timestamps_ms)
     if count == 0 or len(keys) != count or len(values) != count:

@@ -1,9 +1,9 @@
 """Codec of the framed bookie wire (design.md §4): pure, no sockets, shared by both ends.
 
-    frame = u32 length | u8 version | u8 type | u16 flags | u64 request id | body        (big-endian)
+    frame = u32 length | u8 version | u8 type | u16 flags | u64 request id | body    (big-endian)
 
-`length` counts what follows it. Rare commands carry a protobuf body (proto/bookie.proto). Add and read
-frames carry entries back to back behind a table of lengths, never copied through protobuf:
+`length` counts what follows it. Rare commands carry a protobuf body (proto/bookie.proto). Add and
+read frames carry entries back to back behind a table of lengths, never copied through protobuf:
 
     ADD         16s incarnation | u32 count | u32 length * count | entries
     ADD_REPLY   empty when flag ALL_OK is set, else u32 count | u16 status * count
@@ -235,9 +235,10 @@ _SCRATCH_BYTES = 256 * 1024
 class FrameDecoder:
     """Turns received bytes into frames, in the shape of asyncio.BufferedProtocol.
 
-    Small frames land in a scratch buffer; a large body is received straight into its own bytearray.
-    `get_buffer()` gives where to write next; `received(n)` returns the frames completed by `n` bytes.
-    Raises MessageTooLarge or UnsupportedVersion, after which the connection must be closed.
+    Small frames land in a scratch buffer; a large body is received straight into its own
+    bytearray. `get_buffer()` gives where to write next; `received(n)` returns the frames
+    completed by `n` bytes. Raises MessageTooLarge or UnsupportedVersion, after which the
+    connection must be closed.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:

@@ -1,9 +1,10 @@
 """The bytes a bookie stores for one entry (spec/ledger.md §3.1, E-1..E-4).
 
-    int64 ledger_id | int64 entry_id | int64 lac | int64 length | uint32 crc32c | payload   (big-endian)
+    int64 ledger_id | int64 entry_id | int64 lac | int64 length | uint32 crc | payload  (big-endian)
 
-`length` is the ledger's cumulative payload length including this entry (E-1). The crc covers the first
-32 bytes and the payload (E-2). `lac` is the writer's LAC when the entry was encoded and never changes (E-3).
+`length` is the ledger's cumulative payload length including this entry (E-1). The crc covers the
+first 32 bytes and the payload (E-2). `lac` is the writer's LAC when the entry was encoded and
+never changes (E-3).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One table from exceptions to the wire and back (style §3, Errors; spec groups G4, §18).
 
-Every class of `octavo.runtime.errors` has its reason code and its gRPC status here; `from_wire` finds the
-class by code, so both directions share the table. Bookie statuses map through `status_error`.
+Every class of `octavo.runtime.errors` has its reason code and its gRPC status here; `from_wire`
+finds the class by code, so both directions share the table. Bookie statuses map through
+`status_error`.
 """
 
 from __future__ import annotations
@@ -165,7 +166,10 @@ async def abort(context: grpc.aio.ServicerContext[object, object], error: Octavo
 
 
 def status_error(status: int, what: str) -> OctavoError:
-    """The exception of a bookie's status; a status this build does not know is never a "no" (R-15)."""
+    """The exception of a bookie's status.
+
+    A status this build does not know is never a "no" (R-15).
+    """
     try:
         known = Status(status)
     except ValueError:

@@ -1,7 +1,7 @@
 """The transport shell around the bookie wire codec, used by both ends (design.md §4).
 
-Owns one TCP connection: frames in, buffers out, write-buffer high-water marks, ping every 2 s, and death
-after 5 s of silence (half-open links). It knows nothing of what the frames mean.
+Owns one TCP connection: frames in, buffers out, write-buffer high-water marks, ping every 2 s,
+and death after 5 s of silence (half-open links). It knows nothing of what the frames mean.
 """
 
 from __future__ import annotations

@@ -1,5 +1,17 @@
-"""Fixtures live in fix_*.py, one topic per file; this lists them."""
+"""Fixtures live in fix_*.py, one topic per file; this lists them.
+
+Hypothesis runs the same examples every time (a red build must mean a change, not luck) and without
+deadlines (never a timed assertion); `HYPOTHESIS_PROFILE=explore` draws new examples.
+"""
 
 from __future__ import annotations
 
+import os
+
+from hypothesis import settings
+
 pytest_plugins = ["tests.fix_zookeeper", "tests.fix_cluster", "tests.fix_spark"]
+
+settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

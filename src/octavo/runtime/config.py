@@ -1,7 +1,7 @@
 """Server settings: frozen, validated, unknown keys refused with a suggestion (interface §5, U4).
 
-Values come from keyword arguments, then from the environment (prefix of the subclass). pydantic-settings
-does the merging; this module turns its complaints into ConfigError with a hint.
+Values come from keyword arguments, then from the environment (prefix of the subclass).
+pydantic-settings does the merging; this module turns its complaints into ConfigError with a hint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class FrozenSettings(BaseSettings):
-    """Base of every server's configuration; subclasses declare fields with defaults and units in names."""
+    """Base of every server's configuration.
+
+    Subclasses declare fields with defaults and units in names.
+    """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_")
 

@@ -40,7 +40,9 @@ class Disk(Protocol):
     """File operations of the bookie."""
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
-        """Create a new file (must not exist), reserving space so that fdatasync need not grow it (B-7)."""
+        """Create a new file (must not exist), reserving space so that fdatasync need not grow it
+        (B-7).
+        """
         ...
 
     def sync_dir(self, path: pathlib.Path) -> None:
@@ -56,7 +58,10 @@ class Disk(Protocol):
         ...
 
     def replace(self, path: pathlib.Path, data: bytes) -> None:
-        """Write `data` atomically under `path`: temporary file, fsync, rename, fsync of the directory."""
+        """Write `data` atomically under `path`.
+
+        Temporary file, fsync, rename, fsync of the directory.
+        """
         ...
 
     def unlink(self, path: pathlib.Path) -> None:

@@ -1,11 +1,11 @@
 """The exception tree of Octavo, drawn once, and what a caller may do about each class.
 
-Owns every exception class that crosses a module boundary, the reason code it carries on the wire and
-its retry class. It does not own the mapping to and from gRPC: that is `octavo.proto.errors`.
+Owns every exception class that crosses a module boundary, the reason code it carries on the wire
+and its retry class. It does not own the mapping to and from gRPC: that is `octavo.proto.errors`.
 
     OctavoError
-    ├── ConfigError (also ValueError)          wrong setting or argument, found before anything is sent
-    ├── IllegalStateError                      call order broken (send after close, seek before assign)
+    ├── ConfigError (also ValueError)          wrong setting or argument; nothing was sent
+    ├── IllegalStateError                      call order broken (send after close)
     ├── ForkedClientError                      client used in a forked child
     ├── InvariantViolation                     a promise of our own is broken; stop, do not continue
     ├── RetriableError                         the same call may succeed later; nothing is decided

@@ -1,4 +1,7 @@
-"""Deterministic back-off for the cores and shells (interface §5: no retry decorators in the core)."""
+"""Deterministic back-off for the cores and shells (interface §5.
+
+No retry decorators in the core).
+"""
 
 from __future__ import annotations
 

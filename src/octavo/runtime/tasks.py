@@ -15,8 +15,8 @@ OnFailure = Callable[[str, BaseException], None]
 class TaskOwner:
     """Owns background tasks of one component and ends them with it.
 
-    A task that fails is logged and reported to `on_failure(name, error)`; it is never silently dropped.
-    `close()` cancels what still runs and waits for it; it may be called more than once.
+    A task that fails is logged and reported to `on_failure(name, error)`; it is never silently
+    dropped. `close()` cancels what still runs and waits for it; it may be called more than once.
     """
 
     def __init__(self, name: str, on_failure: OnFailure | None = None) -> None:

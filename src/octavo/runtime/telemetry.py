@@ -1,6 +1,7 @@
 """Structured logging of the servers: event name plus key-values, bound as context becomes known.
 
-The SDK uses the standard library's logging only (interface §5); servers call `configure_logging` once.
+The SDK uses the standard library's logging only (interface §5); servers call `configure_logging`
+once.
 """
 
 from __future__ import annotations
