@@ -1,0 +1,50 @@
+# One entry for everything; .ci/run calls the same targets. `make setup` is implied by all of them.
+SHELL := /bin/bash
+PYTHON ?= python3
+PY := .venv/bin/python
+READY := .venv/.octavo-ready
+PYTEST_ARGS ?=
+
+# The repository root holds folders named like packages (proto, client, ...): keep it off sys.path.
+export PYTHONSAFEPATH := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench proto clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | \
+	  while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+$(READY): pyproject.toml tools/setup.py
+	@$(PYTHON) tools/setup.py
+
+setup: $(READY) ## virtual environment, packages, Java and Toxiproxy; quick when nothing changed
+
+demo: $(READY) ## the main job on real data, with processes killed on the way, and proven
+	@$(PY) tools/demo.py
+
+test: $(READY) ## the whole suite
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## style, layering, types, generated code
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+	$(PY) tools/gen_proto.py --check
+	.venv/bin/mypy
+	.venv/bin/pyright
+
+format: $(READY) ## let ruff rewrite what it can
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: $(READY) ## throughput and latency, with the machine's own limits beside them
+	@$(PY) bench/bench.py
+
+proto: $(READY) ## regenerate the protobuf and gRPC code
+	@$(PY) tools/gen_proto.py
+
+clean: ## remove everything that was generated, the virtual environment too
+	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .hypothesis .import_linter_cache .octavo-test demo-data spark-warehouse artifacts bench/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

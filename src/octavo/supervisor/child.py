@@ -1,0 +1,122 @@
+"""One child process: started with its own log file, watched, stopped gently and then firmly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+
+from octavo.supervisor.cluster_file import ProcessEntry, State
+from octavo.supervisor.spec import ChildSpec
+
+PARENT_PID_VARIABLE = "OCTAVO_PARENT_PID"
+"""A server that finds this in its environment dies with that process (see `octavo.cli.servers`)."""
+_LOG_TAIL_BYTES = 4096
+
+
+class Child:
+    """Runs one `ChildSpec`; may be started again after it ended. Owned by the supervisor's loop."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.state: State = "down"
+        self.exit_code: int | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """Process id, 0 while it does not run."""
+        return self._process.pid if self._process is not None and self.running else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the process was started and its end was not seen yet."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process; it is not ready yet."""
+        self.spec.data_dir.mkdir(parents=True, exist_ok=True)
+        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
+        environment = dict(os.environ)
+        environment.update({PARENT_PID_VARIABLE: str(os.getpid()), "PYTHONSAFEPATH": "1"})
+        with self.spec.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *self.spec.command(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone: it keeps the order
+            )
+        self.state = "starting"
+        self.exit_code = None
+
+    async def wait(self) -> int:
+        """Wait for the end of the present process and return its exit code (negative: signal)."""
+        if self._process is None:
+            return 0
+        self.exit_code = await self._process.wait()
+        self.state = "down"
+        return self.exit_code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if the process runs."""
+        if self._process is not None and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """SIGTERM, then SIGKILL after `timeout_s`; returns whether the first was enough."""
+        if not self.running:
+            return True
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)  # a frozen process cannot act on SIGTERM
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.wait()
+        except TimeoutError:
+            await self.kill()
+            return False
+        return True
+
+    async def kill(self) -> None:
+        """SIGKILL and wait for the end."""
+        self.send_signal(signal.SIGKILL)
+        await self.wait()
+
+    def log_tail(self, lines_max: int = 5) -> str:
+        """The last lines that the present process wrote to its log."""
+        try:
+            with self.spec.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, size - _LOG_TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return "\n".join(text.strip().splitlines()[-lines_max:])
+
+    def entry(self) -> ProcessEntry:
+        """This child as cluster.json shows it."""
+        return ProcessEntry(
+            role=self.spec.role,
+            name=self.spec.name,
+            pid=self.pid,
+            address=self.spec.address,
+            health_address=self.spec.health_address,
+            log=str(self.spec.log),
+            state=self.state,
+            exit_code=self.exit_code,
+        )
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,161 @@
+"""DATA/cluster.json: what runs in a data folder.
+
+Written atomically by the supervisor, read by everybody else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Literal, TypeVar, cast
+
+import psutil
+
+from octavo.runtime.errors import ConfigError
+from octavo.supervisor.spec import Role, is_child_name
+
+FILE_NAME = "cluster.json"
+FORMAT_VERSION = 1
+_CREATE_TIME_SLACK_S = 1.0
+
+State = Literal["starting", "ready", "down"]
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessEntry:
+    """One child process as the file shows it."""
+
+    role: Role
+    name: str
+    pid: int
+    """0 while it does not run."""
+    address: str
+    health_address: str
+    log: str
+    state: State
+    exit_code: int | None = None
+    """Set while it is down after having run; negative: the signal that ended it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterFile:
+    """The whole file."""
+
+    supervisor_pid: int
+    supervisor_started: float
+    """When that process began, seconds since 1970: tells a reused pid from the real one."""
+    bootstrap_servers: str
+    metadata: str
+    metadata_log: str
+    children: tuple[ProcessEntry, ...]
+    bookies: int
+    brokers: int
+    version: int = FORMAT_VERSION
+
+    def child(self, name: str) -> ProcessEntry | None:
+        """The entry of one child."""
+        return next((entry for entry in self.children if entry.name == name), None)
+
+    def supervisor_alive(self) -> bool:
+        """Whether the supervisor that wrote the file still runs."""
+        return is_same_process(self.supervisor_pid, self.supervisor_started)
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+def is_same_process(pid: int, started: float) -> bool:
+    """Whether `pid` runs and is the process that started at `started`."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - started) <= _CREATE_TIME_SLACK_S
+    except (psutil.Error, ValueError):
+        return False
+
+
+def write_cluster_file(data_dir: pathlib.Path, cluster: ClusterFile) -> None:
+    """Replace the file in one step: readers see the old or the new text, never a part."""
+    path = data_dir / FILE_NAME
+    staged = data_dir / (FILE_NAME + ".new")
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(cluster.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+
+
+def read_cluster_file(data_dir: pathlib.Path) -> ClusterFile | None:
+    """The file of this data folder, or None when no cluster was ever started there.
+
+    Raises ConfigError when the file is not what a supervisor writes.
+    """
+    path = data_dir / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return _parse(json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path} is damaged: {error}",
+            hint="move the file away; the data beside it is not touched by that",
+        ) from error
+
+
+def _parse(raw: object) -> ClusterFile:
+    if not isinstance(raw, dict):
+        raise TypeError("not an object")
+    fields = cast("dict[str, object]", raw)
+    if fields["version"] != FORMAT_VERSION:
+        raise ValueError(f"version {fields['version']!r} is unknown")
+    children = fields["children"]
+    if not isinstance(children, list):
+        raise TypeError("children is not a list")
+    return ClusterFile(
+        supervisor_pid=_typed(fields, "supervisor_pid", int),
+        supervisor_started=float(_typed(fields, "supervisor_started", float)),
+        bootstrap_servers=_typed(fields, "bootstrap_servers", str),
+        metadata=_typed(fields, "metadata", str),
+        metadata_log=_typed(fields, "metadata_log", str),
+        children=tuple(_parse_child(child) for child in cast("list[object]", children)),
+        bookies=_typed(fields, "bookies", int),
+        brokers=_typed(fields, "brokers", int),
+    )
+
+
+def _parse_child(raw: object) -> ProcessEntry:
+    if not isinstance(raw, dict):
+        raise TypeError("a child is not an object")
+    fields = cast("dict[str, object]", raw)
+    name = _typed(fields, "name", str)
+    role, state, exit_code = fields["role"], fields["state"], fields["exit_code"]
+    if not is_child_name(name) or role not in ("bookie", "broker"):
+        raise ValueError(f"child {name!r} is unknown")
+    if state not in ("starting", "ready", "down"):
+        raise ValueError(f"state {state!r} is unknown")
+    if exit_code is not None and not isinstance(exit_code, int):
+        raise TypeError("exit_code is not a number")
+    return ProcessEntry(
+        role=role,
+        name=name,
+        pid=_typed(fields, "pid", int),
+        address=_typed(fields, "address", str),
+        health_address=_typed(fields, "health_address", str),
+        log=_typed(fields, "log", str),
+        state=state,
+        exit_code=exit_code,
+    )
+
+
+def _typed(fields: dict[str, object], name: str, kind: type[T]) -> T:
+    value = fields[name]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is not of type {kind.__name__}")
+    return value

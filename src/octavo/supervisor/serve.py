@@ -1,0 +1,110 @@
+"""The life of `octavo up`: start the cluster, wait for a reason to stop, stop it.
+
+Reasons: SIGINT or SIGTERM; under `--control` also the word `stop` or the end of standard input.
+Control mode is how `octavo.testing` drives a cluster: one command per line in, one JSON object per
+line out, and a parent that dies closes the pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from octavo.runtime.errors import OctavoError
+from octavo.runtime.invariant import invariant
+from octavo.runtime.tasks import TaskOwner
+from octavo.supervisor.cluster_file import ClusterFile
+from octavo.supervisor.spec import ClusterSpec
+from octavo.supervisor.supervisor import ClusterEvent, Supervisor
+
+CONTROL_LINE_BYTES_MAX = 4096
+
+
+async def serve(
+    spec: ClusterSpec,
+    *,
+    on_event: Callable[[ClusterEvent], None],
+    on_up: Callable[[ClusterFile], None],
+    control: bool = False,
+) -> None:
+    """Run the cluster until told to stop. Raises what kept it from starting."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    supervisor = Supervisor(spec, clock=SystemClock(), entropy=SystemEntropy(), on_event=on_event)
+    tasks = TaskOwner("serve")
+    try:
+        if not await _start_unless_stopped(supervisor, stop):
+            return
+        on_up(supervisor.cluster)
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: tasks.spawn(supervisor.start_down(), name="start down")
+        )
+        if control:
+            tasks.spawn(_obey(supervisor, stop), name="control")
+        await stop.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        await tasks.close()
+        await supervisor.stop()
+
+
+async def _start_unless_stopped(supervisor: Supervisor, stop: asyncio.Event) -> bool:
+    """Start; False when a signal arrived first (the start is then taken back).
+
+    Leaves signal handlers behind that set `stop`.
+    """
+    loop = asyncio.get_running_loop()
+    me = asyncio.current_task()
+    invariant(me is not None, "serve() runs in a task")
+    starting = True
+
+    def on_signal() -> None:
+        stop.set()
+        if starting and me is not None:
+            me.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await supervisor.start()
+    except asyncio.CancelledError:
+        if not stop.is_set() or me is None:
+            raise
+        me.uncancel()
+        return False
+    finally:
+        starting = False
+    return True
+
+
+async def _obey(supervisor: Supervisor, stop: asyncio.Event) -> None:
+    reader = asyncio.StreamReader(limit=CONTROL_LINE_BYTES_MAX)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    while line := await reader.readline():
+        words = line.decode("utf-8", "replace").split()
+        match words:
+            case ["restart", name]:
+                try:
+                    await supervisor.restart(name)
+                    answer(ClusterEvent("ready", name, "restarted"), event="restarted")
+                except OctavoError as error:
+                    answer(ClusterEvent("down", name, str(error)), event="failed")
+            case ["stop"]:
+                break
+            case _:
+                answer(ClusterEvent("down", "", f"unknown command {words}"), event="failed")
+    stop.set()
+
+
+def answer(happened: ClusterEvent, *, event: str | None = None) -> None:
+    """Write one event as a JSON line to standard output (control mode)."""
+    line = {"event": event or happened.kind, "name": happened.name, "text": happened.text}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
