@@ -31,8 +31,24 @@ class Appender(Protocol):
         """fdatasync; must never be retried after an error (B-8)."""
         ...
 
+    def trim(self) -> None:
+        """Give back the preallocated space beyond `position`."""
+        ...
+
     def close(self) -> None:
         """Close without syncing."""
+        ...
+
+
+class FileReader(Protocol):
+    """One file open for positioned reads; safe to use from several threads."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`; shorter only at the end of the file."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
         ...
 
 
@@ -51,6 +67,14 @@ class Disk(Protocol):
 
     def read(self, path: pathlib.Path) -> bytes:
         """The whole file."""
+        ...
+
+    def open(self, path: pathlib.Path) -> FileReader:
+        """Open a file for positioned reads."""
+        ...
+
+    def truncate(self, path: pathlib.Path, size: int) -> None:
+        """Cut a file to `size` bytes."""
         ...
 
     def list(self, path: pathlib.Path) -> list[str]:
@@ -99,6 +123,26 @@ class _RealAppender:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def trim(self) -> None:
+        os.ftruncate(self._fd, self.position)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _RealReader:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
     def close(self) -> None:
         os.close(self._fd)
 
@@ -126,6 +170,12 @@ class RealDisk:
 
     def read(self, path: pathlib.Path) -> bytes:
         return path.read_bytes()
+
+    def open(self, path: pathlib.Path) -> FileReader:
+        return _RealReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def truncate(self, path: pathlib.Path, size: int) -> None:
+        os.truncate(path, size)
 
     def list(self, path: pathlib.Path) -> list[str]:
         return sorted(os.listdir(path))
