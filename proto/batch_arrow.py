@@ -9,6 +9,8 @@ are Arrow already.
 
 from __future__ import annotations
 
+from typing import cast
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +24,7 @@ from octavo.proto.batch import (
     verify,
 )
 from octavo.runtime.errors import CorruptBatch, InvalidRecord
+from octavo.runtime.invariant import invariant
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -130,18 +133,19 @@ def encode_arrow(
         raise InvalidRecord("columns of a batch must have one equal, positive length")
     stamps = timestamps_ms.cast(pa.int64())
     parts: list[bytes] = []
-    _put(parts, stamps.buffers()[1].slice(8 * stamps.offset, 8 * count).to_pybytes())
+    if stamps.null_count:
+        raise InvalidRecord("every record needs a timestamp")
+    _put(parts, _bytes_of(stamps, 1, 8 * stamps.offset, 8 * count))
     _put_binary(parts, keys.cast(pa.binary()))
     _put_binary(parts, values.cast(pa.binary()))
     flags = 0
     if headers is not None and headers.null_count < count:
         flags = int(BatchFlags.HEADERS)
         _put_headers(parts, headers)
-    bounds = pc.min_max(stamps)
     return seal(
         b"".join(parts),
         count,
-        (stamps[0].as_py(), bounds["max"].as_py()),
+        (_int_of(stamps[0]), _int_of(pc.max(stamps))),
         flags=flags,
         codec=codec,
         producer=producer,
@@ -154,6 +158,18 @@ def _put(parts: list[bytes], data: bytes) -> None:
     parts.append(b"\0" * (-len(data) % 8))
 
 
+def _bytes_of(column: pa.Array, index: int, start: int, size: int) -> bytes:
+    """A region of one buffer; Arrow leaves buffers out where they would be empty."""
+    buffer = column.buffers()[index]
+    return b"" if buffer is None else buffer.slice(start, size).to_pybytes()
+
+
+def _int_of(scalar: pa.Scalar) -> int:
+    value = scalar.as_py()
+    invariant(isinstance(value, int), "Arrow integer expected")
+    return cast(int, value)
+
+
 def _offsets(column: pa.Array) -> pa.Array:
     """The i32 offsets of a sliced binary, string or list array."""
     return pa.Array.from_buffers(
@@ -163,10 +179,9 @@ def _offsets(column: pa.Array) -> pa.Array:
 
 def _put_rebased(parts: list[bytes], offsets: pa.Array) -> tuple[int, int]:
     """Append offsets shifted to start at 0; returns the (start, end) they covered."""
-    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    start, end = _int_of(offsets[0]), _int_of(offsets[-1])
     shifted = pc.subtract(offsets, pa.scalar(start, pa.int32())) if start else offsets
-    raw = shifted.buffers()[1].slice(4 * shifted.offset, 4 * len(shifted)).to_pybytes()
-    _put(parts, raw)
+    _put(parts, _bytes_of(shifted, 1, 4 * shifted.offset, 4 * len(shifted)))
     return start, end
 
 
@@ -175,15 +190,14 @@ def _put_binary(parts: list[bytes], column: pa.Array) -> None:
     if column.null_count == 0:
         parts.append(full_validity(count))
     else:
-        bitmap = pc.is_valid(column).buffers()[1]
+        bitmap = _bytes_of(pc.is_valid(column), 1, 0, (count + 7) // 8)
         # Bits after the last record are unspecified in Arrow; ours are zero.
-        bits = int.from_bytes(bitmap.to_pybytes(), "little") & ((1 << count) - 1)
+        bits = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
         _put(parts, bits.to_bytes((count + 7) // 8, "little"))
         # A null may cover bytes of the data buffer; ours never does.
         column = pc.fill_null(column, b"")
     start, end = _put_rebased(parts, _offsets(column))
-    data = column.buffers()[2]
-    _put(parts, data.slice(start, end - start).to_pybytes() if data is not None else b"")
+    _put(parts, _bytes_of(column, 2, start, end - start))
 
 
 def _put_headers(parts: list[bytes], headers: pa.Array) -> None:
@@ -198,6 +212,5 @@ def _put_headers(parts: list[bytes], headers: pa.Array) -> None:
     if names.null_count:
         raise InvalidRecord("a header needs a name")
     first, last = _put_rebased(parts, _offsets(names))
-    data = names.buffers()[2]
-    _put(parts, data.slice(first, last - first).to_pybytes() if data is not None else b"")
+    _put(parts, _bytes_of(names, 2, first, last - first))
     _put_binary(parts, pairs.field(1))

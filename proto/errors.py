@@ -7,9 +7,11 @@ finds the class by code, so both directions share the table. Bookie statuses map
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import NoReturn, cast
 
 import grpc
+from grpc import aio
 
 from octavo.proto import broker_pb2
 from octavo.proto.bookie_wire import Status
@@ -137,9 +139,10 @@ def from_wire(error: broker_pb2.Error) -> OctavoError:
 _REASON_KEY = "octavo-error-bin"
 
 
-def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> OctavoError:
+def from_rpc_error(error: aio.AioRpcError, peer: str) -> OctavoError:
     """The exception of a failed RPC: the server's own when it sent one, else by status."""
-    for key, value in error.trailing_metadata() or ():
+    trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    for key, value in trailing:
         if key == _REASON_KEY and isinstance(value, bytes):
             return from_wire(broker_pb2.Error.FromString(value))
     text = f"{peer}: {error.code().name}: {error.details()}"
@@ -155,7 +158,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> OctavoError:
     return e.BrokerUnavailable(text)
 
 
-async def abort(context: grpc.aio.ServicerContext[object, object], error: OctavoError) -> NoReturn:
+async def abort(context: aio.ServicerContext[object, object], error: OctavoError) -> NoReturn:
     """End an RPC with the error's status and its body form in the trailing metadata."""
     await context.abort(
         grpc_code(error),

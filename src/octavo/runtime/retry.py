@@ -26,7 +26,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """The delay before the next attempt, in seconds."""
-        base = min(self._max_s, self._initial_s * 2 ** min(self.attempts, 30))
+        base = min(self._max_s, self._initial_s * float(1 << min(self.attempts, 30)))
         self.attempts += 1
         return base * self._entropy.uniform(1 - self._jitter, 1 + self._jitter)
 
