@@ -1,0 +1,52 @@
+"""Rules for keys and values that hold for every metadata store.
+
+Owns key validation, parent arithmetic and the value limit, so that the three stores refuse the
+same things before anything is sent.
+"""
+
+from __future__ import annotations
+
+from octavo.runtime.errors import InvalidRequest
+
+MAX_VALUE_BYTES = 1_000_000
+"""ZooKeeper drops the connection of a client that sends more than 1 MiB; refuse it before (M-6)."""
+
+MAX_KEY_CHARS = 1_000
+"""Longest key; far above every path of this system."""
+
+VERSION_WRAP = 1 << 31
+"""ZooKeeper versions are signed 32-bit and wrap to negative (ID-2)."""
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is an absolute path of non-empty names, else raise InvalidRequest."""
+    if len(key) > MAX_KEY_CHARS or not key.startswith("/") or "\x00" in key:
+        raise InvalidRequest(f"not a metadata key: {key[:80]!r}")
+    if any(part in ("", ".", "..") for part in key[1:].split("/")):
+        raise InvalidRequest(f"not a metadata key: {key!r}")
+    return key
+
+
+def check_value(key: str, value: bytes) -> bytes:
+    """Return `value` if a store can hold it, else raise InvalidRequest."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidRequest(
+            f"value of {len(value)} bytes for {key} is above {MAX_VALUE_BYTES}", key=key
+        )
+    return value
+
+
+def parent_of(key: str) -> str:
+    """The key one level up; "/" for a top-level key."""
+    return key.rpartition("/")[0] or "/"
+
+
+def name_of(key: str) -> str:
+    """The last element of the key."""
+    return key.rpartition("/")[2]
+
+
+def parents_of(key: str) -> list[str]:
+    """All keys above `key`, outermost first, without "/"."""
+    parts = key[1:].split("/")[:-1]
+    return ["/" + "/".join(parts[: i + 1]) for i in range(len(parts))]

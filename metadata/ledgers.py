@@ -1,0 +1,256 @@
+"""The catalog of ledger records: create, read, compare-and-set, close, delete, walk (§2.2-2.4).
+
+Callers work with frozen `LedgerMetadata` values and the version they read; every lost reply is
+settled here (M-3) and absence is reported only after a barrier (M-4). Used by the ledger client,
+bookies (admission, garbage collection) and autorecovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from octavo.metadata.keys import parent_of
+from octavo.metadata.ledger_ids import LedgerIdAllocator
+from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState, Quorum
+from octavo.metadata.paths import LEDGER_LEVELS, Paths
+from octavo.metadata.settled import SettledWrites
+from octavo.metadata.store import MetadataStore
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import (
+    Fenced,
+    KeyExists,
+    KeyMissing,
+    MetadataCorrupt,
+    MetadataRefused,
+    NoSuchLedger,
+    UnknownOutcome,
+    UnsupportedVersion,
+    VersionConflict,
+)
+from octavo.runtime.ids import EntryId, LedgerId, Member
+from octavo.runtime.telemetry import get_logger
+
+__all__ = [
+    "Fragment",
+    "LedgerCatalog",
+    "LedgerMetadata",
+    "LedgerState",
+    "Quorum",
+    "VersionedLedger",
+]
+
+CAS_ATTEMPTS_MAX = 16
+"""Conflicts tolerated by `update` before it gives up with VersionConflict."""
+
+ALLOCATIONS_MAX = 64
+"""Ids drawn by `create` while looking for one above `above` (ML-3)."""
+
+_log = get_logger("octavo.metadata.ledgers")
+
+
+class VersionedLedger(NamedTuple):
+    """A record and the version the next compare-and-set must name."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class LedgerCatalog:
+    """Ledger records of one cluster."""
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, *, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._entropy = entropy
+        self._writes = SettledWrites(store, clock)
+        self._ids = LedgerIdAllocator(store, paths, clock)
+        self.corrupt_records = 0
+        """Records that could not be parsed so far (M-7); every one is also logged."""
+
+    async def allocate_id(self) -> LedgerId:
+        """A fresh id, larger than every id allocated before (ID-1..ID-3)."""
+        return await self._ids.allocate()
+
+    async def create(
+        self,
+        quorum: Quorum,
+        members: Sequence[Member],
+        *,
+        custom: Mapping[str, str] | None = None,
+        degraded: bool = False,
+        above: int = -1,
+    ) -> VersionedLedger:
+        """A new OPEN ledger on `members`, with an id greater than `above` (ML-3).
+
+        Raises MetadataUnavailable (nothing created) or UnknownOutcome (a record nobody uses may
+        exist).
+        """
+        quorum.check()
+        for _ in range(ALLOCATIONS_MAX):
+            ledger_id = await self.allocate_id()
+            if ledger_id <= above:
+                continue
+            record = LedgerMetadata(
+                ledger_id=ledger_id,
+                quorum=quorum,
+                state=LedgerState.OPEN,
+                fragments=((EntryId(0), tuple(members)),),
+                custom=dict(custom or {}),
+                creator_token=self._entropy.token(),
+                degraded=degraded,
+                ctime_ms=self._clock.wall_ms(),
+            )
+            try:
+                return await self._insert(record)
+            except KeyExists:  # a restored backup drew an old id (ID-3); never reuse it
+                _log.error("ledger-id-taken", ledger_id=ledger_id)
+        raise UnknownOutcome(f"no ledger id above {above} could be drawn")
+
+    async def _insert(self, record: LedgerMetadata) -> VersionedLedger:
+        data = record.to_bytes()
+        LedgerMetadata.from_bytes(
+            data, record.ledger_id
+        )  # refuse to store what readers would refuse
+
+        def is_ours(stored: bytes) -> bool:
+            try:
+                found = LedgerMetadata.from_bytes(stored, record.ledger_id)
+            except (MetadataCorrupt, UnsupportedVersion):
+                return False
+            return found.creator_token == record.creator_token
+
+        key = self._paths.ledger(record.ledger_id)
+        version = await self._writes.create(key, data, is_ours=is_ours)
+        return VersionedLedger(record, version)
+
+    async def read(self, ledger_id: LedgerId, *, barrier: bool = False) -> VersionedLedger:
+        """The record. `barrier=True` makes the read linearizable (R-1).
+
+        Raises NoSuchLedger only after a barrier read (M-4); MetadataCorrupt, UnsupportedVersion:
+        the ledger exists but is unavailable (M-7); MetadataUnavailable.
+        """
+        key = self._paths.ledger(ledger_id)
+        found = None if barrier else await self._store.get(key)
+        if found is None:
+            found = await self._writes.read(key)
+        if found is None:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
+        try:
+            return VersionedLedger(LedgerMetadata.from_bytes(found.value, ledger_id), found.version)
+        except (MetadataCorrupt, UnsupportedVersion) as error:
+            self.corrupt_records += 1
+            _log.error("ledger-record-unreadable", ledger_id=ledger_id, cause=error.cause)
+            raise
+
+    async def cas(self, old: VersionedLedger, new: LedgerMetadata) -> VersionedLedger:
+        """Replace `old` by `new` (M-1). Nothing happened unless this returns or raises
+        UnknownOutcome.
+
+        Raises VersionConflict (re-read and re-check), NoSuchLedger, MetadataUnavailable,
+        UnknownOutcome.
+        """
+        key = self._paths.ledger(new.ledger_id)
+        try:
+            version = await self._writes.put(key, new.to_bytes(), old.version)
+        except KeyMissing:
+            raise NoSuchLedger(f"ledger {new.ledger_id} was deleted") from None
+        return VersionedLedger(new, version)
+
+    async def update(
+        self,
+        ledger_id: LedgerId,
+        change: Callable[[LedgerMetadata], LedgerMetadata],
+        *,
+        known: VersionedLedger | None = None,
+    ) -> VersionedLedger:
+        """Read, `change`, compare-and-set, again on conflict (M-1).
+
+        `change` checks its precondition on every attempt and raises to refuse; returning an
+        equal record ends without a write. `known` saves the first read.
+        """
+        current = known or await self.read(ledger_id)
+        for _ in range(CAS_ATTEMPTS_MAX):
+            wanted = change(current.metadata)
+            if wanted == current.metadata:
+                return current
+            try:
+                return await self.cas(current, wanted)
+            except VersionConflict:
+                current = await self.read(ledger_id, barrier=True)
+        raise VersionConflict(f"ledger {ledger_id} kept changing", ledger_id=ledger_id)
+
+    async def close_as_writer(
+        self, written: VersionedLedger, last_entry: EntryId, length: int
+    ) -> VersionedLedger:
+        """The writer's close at its LAC. `written` is what the handle wrote last.
+
+        A ledger already CLOSED at the same end is success, any other end of it is Fenced (M-2).
+        """
+
+        def close(found: LedgerMetadata) -> LedgerMetadata:
+            if found.is_closed_at(last_entry, length):
+                return found
+            if (
+                found.state is not LedgerState.OPEN
+                or found.last_fragment != written.metadata.last_fragment
+            ):
+                raise Fenced(
+                    f"ledger {found.ledger_id} is {found.state.name}, closed by someone else"
+                )
+            return found.closed(last_entry, length)
+
+        return await self.update(written.metadata.ledger_id, close, known=written)
+
+    async def delete(self, versioned: VersionedLedger) -> None:
+        """Delete the record if it still has this version; deleting what is gone is success.
+
+        Raises VersionConflict, MetadataUnavailable, UnknownOutcome.
+        """
+        key = self._paths.ledger(versioned.metadata.ledger_id)
+        try:
+            await self._writes.delete(key, versioned.version)
+        except KeyMissing:
+            if await self._writes.read(key) is not None:  # M-4: a follower's absence proves nothing
+                raise VersionConflict(f"{key} was created again", key=key) from None
+        await self._prune(key)
+
+    async def _prune(self, key: str) -> None:
+        """Remove directories that became empty (L-3); a creator makes them again."""
+        for _ in range(LEDGER_LEVELS - 1):
+            key = parent_of(key)
+            try:
+                await self._store.delete(key, expected=None)
+            except (MetadataRefused, UnknownOutcome):
+                return
+
+    async def walk(self) -> AsyncIterator[LedgerId]:
+        """All ledger ids in order: lazy, depth-first, not a snapshot (L-2).
+
+        A directory that vanishes on the way is skipped; any other error ends the walk by being
+        raised.
+        """
+        pending = [self._paths.ledgers]
+        depth_of_leaf = self._paths.ledgers.count("/") + LEDGER_LEVELS
+        while pending:
+            key = pending.pop()
+            if key.count("/") == depth_of_leaf:
+                try:
+                    yield self._paths.ledger_id_of(key)
+                except ValueError:
+                    self.corrupt_records += 1
+                    _log.error("ledger-key-unreadable", key=key)
+                continue
+            pending.extend(f"{key}/{name}" for name in reversed(await self._store.children(key)))
+
+    async def walk_records(self) -> AsyncIterator[VersionedLedger]:
+        """All readable records in id order; unreadable ones are counted and skipped (M-7)."""
+        async for ledger_id in self.walk():
+            try:
+                yield await self.read(ledger_id)
+            except (MetadataCorrupt, UnsupportedVersion, NoSuchLedger):
+                continue

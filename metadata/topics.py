@@ -1,0 +1,328 @@
+"""Topics and the segment lists of their partitions (spec/ledger.md §8.1, F015, F016, F026).
+
+Owns the two record formats and their rules. A topic is stored under its folded name, so a
+collision of "." and "_" is refused atomically. A partition's list changes only by
+compare-and-set; `last_writer_token` makes every write's bytes unique, so that a lost reply can
+be settled (M-3, ML-7).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from octavo.metadata.partition_record import PartitionState, Segment, TrashedLedger
+from octavo.metadata.paths import Paths
+from octavo.metadata.settled import SettledWrites
+from octavo.metadata.store import MetadataStore, Unsubscribe
+from octavo.proto import records_pb2
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    KeyExists,
+    KeyMissing,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    TopicAlreadyExists,
+    UnknownOutcome,
+    UnknownTopic,
+    UnsupportedVersion,
+)
+from octavo.runtime.telemetry import get_logger
+
+__all__ = [
+    "PartitionCatalog",
+    "PartitionState",
+    "Segment",
+    "Topic",
+    "TopicCatalog",
+    "TrashedLedger",
+    "VersionedPartition",
+    "VersionedTopic",
+    "check_topic_name",
+]
+
+FORMAT_VERSION = 1
+PARTITIONS_MAX = 10_000
+"""F016; also keeps a topic's directory within L-1."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_log = get_logger("octavo.metadata.topics")
+
+
+def check_topic_name(name: str, *, internal: bool = False) -> str:
+    """Return `name` if a topic may have it, else raise InvalidTopic.
+
+    `internal` allows a leading "__" (F015).
+    """
+    if not _NAME.fullmatch(name) or name in (".", "..") or (name.startswith("__") and not internal):
+        raise InvalidTopic(f"{name[:260]!r} is not a topic name")
+    return name
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic's record."""
+
+    name: str
+    topic_id: uuid.UUID
+    """Fresh for every creation: a topic deleted and created again is another topic."""
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
+    created_ms: int = 0
+    deleting: bool = False
+    """Set before its partitions are removed; such a topic is unknown to clients."""
+
+    def to_bytes(self) -> bytes:
+        """The record as stored."""
+        return records_pb2.TopicRecord(
+            format_version=FORMAT_VERSION,
+            name=self.name,
+            topic_id=self.topic_id.bytes,
+            partitions=self.partitions,
+            config=dict(self.config),
+            created_ms=self.created_ms,
+            deleting=self.deleting,
+        ).SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Topic:
+        """Parse; raises MetadataCorrupt or UnsupportedVersion."""
+        record = records_pb2.TopicRecord()
+        try:
+            record.ParseFromString(data)
+        except DecodeError as error:
+            raise MetadataCorrupt(f"topic record: {error}") from error
+        if record.format_version > FORMAT_VERSION:
+            raise UnsupportedVersion(f"topic record has format {record.format_version}")
+        if (
+            record.format_version < 1
+            or len(record.topic_id) != 16
+            or not _NAME.fullmatch(record.name)
+            or not 1 <= record.partitions <= PARTITIONS_MAX
+        ):
+            raise MetadataCorrupt("topic record breaks its rules")
+        return cls(
+            name=record.name,
+            topic_id=uuid.UUID(bytes=record.topic_id),
+            partitions=record.partitions,
+            config=dict(record.config),
+            created_ms=record.created_ms,
+            deleting=record.deleting,
+        )
+
+
+class VersionedTopic(NamedTuple):
+    """A topic and the version the next update must name."""
+
+    topic: Topic
+    version: int
+
+
+class TopicCatalog:
+    """Create, find, list, change and delete topics."""
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, *, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._entropy = entropy
+        self._writes = SettledWrites(store, clock)
+
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str] | None = None,
+        *,
+        internal: bool = False,
+    ) -> VersionedTopic:
+        """A new topic.
+
+        Raises InvalidTopic, InvalidPartitions, TopicAlreadyExists (F015), UnknownOutcome.
+        """
+        check_topic_name(name, internal=internal)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitions(f"{partitions} is not between 1 and {PARTITIONS_MAX}")
+        topic = Topic(
+            name=name,
+            topic_id=self._entropy.uuid(),
+            partitions=partitions,
+            config=dict(config or {}),
+            created_ms=self._clock.wall_ms(),
+        )
+        try:
+            version = await self._writes.create(self._paths.topic(name), topic.to_bytes())
+        except KeyExists:
+            raise await self._collision(name) from None
+        await self._announce()
+        return VersionedTopic(topic, version)
+
+    async def _collision(self, name: str) -> TopicAlreadyExists:
+        found = await self._writes.read(self._paths.topic(name))
+        other = Topic.from_bytes(found.value).name if found else name
+        if other == name:
+            return TopicAlreadyExists(f"topic {name!r} exists", topic=name)
+        return TopicAlreadyExists(
+            f"topic {name!r} collides with {other!r}: names may not differ only in '.' and '_'",
+            topic=name,
+            existing=other,
+        )
+
+    async def get(self, name: str, *, barrier: bool = False) -> VersionedTopic:
+        """The topic; raises UnknownTopic only after a barrier read (M-4)."""
+        key = self._paths.topic(check_topic_name(name, internal=True))
+        found = None if barrier else await self._store.get(key)
+        if found is None:
+            found = await self._writes.read(key)
+        if found is not None:
+            topic = Topic.from_bytes(found.value)
+            if topic.name == name:
+                return VersionedTopic(topic, found.version)
+        raise UnknownTopic(f"topic {name!r} does not exist", topic=name)
+
+    async def list(self) -> list[VersionedTopic]:
+        """All topics in order of name, those being deleted included.
+
+        Unreadable records are skipped (M-7).
+        """
+        found: list[VersionedTopic] = []
+        for shard in await self._writes.children(self._paths.topics):
+            for name in await self._store.children(f"{self._paths.topics}/{shard}"):
+                entry = await self._store.get(f"{self._paths.topics}/{shard}/{name}")
+                if entry is None:
+                    continue
+                try:
+                    found.append(VersionedTopic(Topic.from_bytes(entry.value), entry.version))
+                except (MetadataCorrupt, UnsupportedVersion) as error:
+                    _log.error("topic-record-unreadable", name=name, cause=error.cause)
+        return sorted(found, key=lambda versioned: versioned.topic.name)
+
+    async def update(self, old: VersionedTopic, new: Topic) -> VersionedTopic:
+        """Compare and set. Partitions never shrink (F026). Raises VersionConflict, UnknownTopic."""
+        if not old.topic.partitions <= new.partitions <= PARTITIONS_MAX:
+            raise InvalidPartitions(
+                f"{new.name} has {old.topic.partitions} partitions, cannot have {new.partitions}"
+            )
+        try:
+            version = await self._writes.put(
+                self._paths.topic(old.topic.name), new.to_bytes(), old.version
+            )
+        except KeyMissing:
+            raise UnknownTopic(f"topic {old.topic.name!r} does not exist") from None
+        await self._announce()
+        return VersionedTopic(new, version)
+
+    async def mark_deleting(self, old: VersionedTopic) -> VersionedTopic:
+        """First step of a deletion: from now on no owner opens its partitions."""
+        return await self.update(old, replace(old.topic, deleting=True))
+
+    async def delete(self, old: VersionedTopic) -> None:
+        """Last step of a deletion: remove the record, after its partitions and ledgers are gone."""
+        try:
+            await self._writes.delete(self._paths.topic(old.topic.name), old.version)
+        except KeyMissing:
+            if await self._writes.read(self._paths.topic(old.topic.name)) is not None:
+                raise UnknownOutcome("the topic was created again meanwhile") from None
+        await self._announce()
+
+    def watch(self, on_change: Callable[[], None]) -> Unsubscribe:
+        """Call `on_change()` after topics were created, changed or deleted.
+
+        A hint that may be missed.
+        """
+        return self._store.watch(self._paths.topics_changed, lambda _key: on_change())
+
+    async def _announce(self) -> None:
+        try:
+            await self._store.fetch_add(self._paths.topics_changed)
+        except (MetadataUnavailable, UnknownOutcome) as error:
+            _log.warning("topic-change-not-announced", cause=error.cause)
+
+
+class VersionedPartition(NamedTuple):
+    """A partition's state and the version the next compare-and-set must name."""
+
+    state: PartitionState
+    version: int
+
+
+class PartitionCatalog:
+    """Segment lists of partitions: read, create, compare-and-set, delete."""
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, *, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._entropy = entropy
+        self._writes = SettledWrites(store, clock)
+
+    async def read(self, topic_id: uuid.UUID, partition: int) -> VersionedPartition | None:
+        """Linearizable (M-4); None when the partition was never opened.
+
+        Raises MetadataCorrupt or UnsupportedVersion: the partition exists but must not be served
+        (M-7).
+        """
+        found = await self._writes.read(self._paths.partition(topic_id, partition))
+        if found is None:
+            return None
+        state = PartitionState.from_bytes(found.value, topic_id, partition)
+        return VersionedPartition(state, found.version)
+
+    async def read_hint(self, topic_id: uuid.UUID, partition: int) -> VersionedPartition | None:
+        """As one server sees it: for descriptions and split planning, never for ownership."""
+        found = await self._store.get(self._paths.partition(topic_id, partition))
+        if found is None:
+            return None
+        state = PartitionState.from_bytes(found.value, topic_id, partition)
+        return VersionedPartition(state, found.version)
+
+    async def create(self, state: PartitionState) -> VersionedPartition:
+        """The first list of a partition; raises KeyExists, UnknownOutcome."""
+        signed = self._signed(state)
+        key = self._paths.partition(state.topic_id, state.partition)
+        return VersionedPartition(signed, await self._writes.create(key, signed.to_bytes()))
+
+    async def cas(self, old: VersionedPartition, new: PartitionState) -> VersionedPartition:
+        """Replace the list (ML-4, ML-7). The returned state carries a fresh `last_writer_token`.
+
+        Raises VersionConflict (someone else changed it: start over), KeyMissing (topic deleted),
+        MetadataUnavailable (nothing happened), UnknownOutcome.
+        """
+        old.state.check_successor(new)
+        signed = self._signed(new)
+        key = self._paths.partition(new.topic_id, new.partition)
+        return VersionedPartition(
+            signed, await self._writes.put(key, signed.to_bytes(), old.version)
+        )
+
+    async def delete(self, old: VersionedPartition) -> None:
+        """Remove the record of a partition whose topic is being deleted.
+
+        Gone already is success.
+        """
+        key = self._paths.partition(old.state.topic_id, old.state.partition)
+        try:
+            await self._writes.delete(key, old.version)
+        except KeyMissing:
+            return
+
+    def watch(
+        self, topic_id: uuid.UUID, partition: int, on_change: Callable[[], None]
+    ) -> Unsubscribe:
+        """Call `on_change()` after the list changed."""
+        key = self._paths.partition(topic_id, partition)
+        return self._store.watch(key, lambda _key: on_change())
+
+    def _signed(self, state: PartitionState) -> PartitionState:
+        return replace(state, last_writer_token=self._entropy.token())
