@@ -21,7 +21,7 @@ $(READY): pyproject.toml tools/setup.py
 setup: $(READY) ## virtual environment, packages, Java and Toxiproxy; quick when nothing changed
 
 demo: $(READY) ## the main job on real data, with processes killed on the way, and proven
-	@$(PY) -m tools.demo $(ARGS)
+	@PYTHONPATH=. $(PY) -m tools.demo $(ARGS)
 
 test: $(READY) ## the whole suite
 	$(PY) -m pytest $(PYTEST_ARGS)
