@@ -4,120 +4,123 @@
 # source: octavo/proto/broker.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "octavo/proto/broker.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'octavo/proto/broker.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x19octavo/proto/broker.proto\x12\roctavo.broker"\x96\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x32\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32!.octavo.broker.Error.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"b\n\x0cProduceBatch\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x05 \x01(\x0c">\n\x0eProduceRequest\x12,\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x1b.octavo.broker.ProduceBatch"\x86\x01\n\nProduceAck\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.octavo.broker.Error"7\n\x0cProduceReply\x12\'\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x19.octavo.broker.ProduceAck"U\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05"\x91\x01\n\x0c\x46\x65tchRequest\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.octavo.broker.FetchPartition\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\x05"\xdb\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x03(\x0c\x12\x11\n\tlog_start\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x07 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x08 \x01(\x03\x12#\n\x05\x65rror\x18\t \x01(\x0b\x32\x14.octavo.broker.Error"V\n\nFetchReply\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.octavo.broker.FetchedPartition"0\n\nBrokerInfo\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t"r\n\nBookieInfo\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cwire_address\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t"p\n\rPartitionInfo\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\x15\n\rowner_address\x18\x03 \x01(\t\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.octavo.broker.Error"\xfb\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.octavo.broker.PartitionInfo\x12\x34\n\x06\x63onfig\x18\x04 \x03(\x0b\x32$.octavo.broker.TopicInfo.ConfigEntry\x12\x12\n\ncreated_ms\x18\x05 \x01(\x03\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.octavo.broker.Error\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08"\xc6\x01\n\rMetadataReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x18\n\x10\x61nswering_broker\x18\x02 \x01(\t\x12*\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x19.octavo.broker.BrokerInfo\x12(\n\x06topics\x18\x04 \x03(\x0b\x32\x18.octavo.broker.TopicInfo\x12\x18\n\x10max_record_bytes\x18\x05 \x01(\x05\x12\x17\n\x0fmax_batch_bytes\x18\x06 \x01(\x05"1\n\rLookupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05"m\n\x0bLookupReply\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x15\n\rowner_address\x18\x02 \x01(\t\x12\x10\n\x08redirect\x18\x03 \x01(\x08\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.octavo.broker.Error"\x17\n\x15InitProducerIdRequest"g\n\x13InitProducerIdReply\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.octavo.broker.Error"D\n\nListOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03"@\n\x12ListOffsetsRequest\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.octavo.broker.ListOffset"{\n\x0cListedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.octavo.broker.Error"@\n\x10ListOffsetsReply\x12,\n\x07offsets\x18\x01 \x03(\x0b\x32\x1b.octavo.broker.ListedOffset"\xa4\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12=\n\x06\x63onfig\x18\x03 \x03(\x0b\x32-.octavo.broker.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"`\n\x10\x43reateTopicReply\x12\'\n\x05topic\x18\x01 \x01(\x0b\x32\x18.octavo.broker.TopicInfo\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.octavo.broker.Error""\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t"7\n\x10\x44\x65leteTopicReply\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.octavo.broker.Error"K\n\x11ListTopicsRequest\x12\x18\n\x10include_internal\x18\x01 \x01(\x08\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t"I\n\x0fListTopicsReply\x12(\n\x06topics\x18\x01 \x03(\x0b\x32\x18.octavo.broker.TopicInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08"\xe2\x01\n\x0bSegmentInfo\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\r\n\x05state\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x17\n\x0f\x66irst_append_ms\x18\x06 \x01(\x03\x12\x16\n\x0elast_append_ms\x18\x07 \x01(\x03\x12\x12\n\nlast_entry\x18\x08 \x01(\x03\x12\x15\n\rledger_record\x18\t \x01(\x0c\x12\x18\n\x10max_timestamp_ms\x18\n \x01(\x03"6\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05"\xd1\x01\n\x10\x44\x65scribeLogReply\x12\x11\n\tlog_start\x18\x01 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x02 \x01(\x03\x12,\n\x08segments\x18\x03 \x03(\x0b\x32\x1a.octavo.broker.SegmentInfo\x12*\n\x07\x62ookies\x18\x04 \x03(\x0b\x32\x19.octavo.broker.BookieInfo\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x03\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.octavo.broker.Error"/\n\x0bRollRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05"H\n\tRollReply\x12\x16\n\x0ehigh_watermark\x18\x01 \x01(\x03\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.octavo.broker.Error"\x16\n\x14\x43lusterHealthRequest"\xe0\x01\n\x12\x43lusterHealthReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x19.octavo.broker.BrokerInfo\x12*\n\x07\x62ookies\x18\x03 \x03(\x0b\x32\x19.octavo.broker.BookieInfo\x12\x1a\n\x12metadata_connected\x18\x04 \x01(\x08\x12\x14\n\x0cwrite_quorum\x18\x05 \x01(\x05\x12\x12\n\nack_quorum\x18\x06 \x01(\x05\x12\x18\n\x10\x64\x65graded_ledgers\x18\x07 \x01(\x03"&\n\x11ShowLedgerRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x03"~\n\x06HeldBy\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x1a\n\x12last_add_confirmed\x18\x04 \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t"u\n\x0fShowLedgerReply\x12\x15\n\rledger_record\x18\x01 \x01(\x0c\x12&\n\x07holders\x18\x02 \x03(\x0b\x32\x15.octavo.broker.HeldBy\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.octavo.broker.Error2\x85\x08\n\x06\x42roker\x12I\n\x07Produce\x12\x1d.octavo.broker.ProduceRequest\x1a\x1b.octavo.broker.ProduceReply(\x01\x30\x01\x12\x43\n\x05\x46\x65tch\x12\x1b.octavo.broker.FetchRequest\x1a\x19.octavo.broker.FetchReply(\x01\x30\x01\x12H\n\x08Metadata\x12\x1e.octavo.broker.MetadataRequest\x1a\x1c.octavo.broker.MetadataReply\x12\x42\n\x06Lookup\x12\x1c.octavo.broker.LookupRequest\x1a\x1a.octavo.broker.LookupReply\x12Z\n\x0eInitProducerId\x12$.octavo.broker.InitProducerIdRequest\x1a".octavo.broker.InitProducerIdReply\x12Q\n\x0bListOffsets\x12!.octavo.broker.ListOffsetsRequest\x1a\x1f.octavo.broker.ListOffsetsReply\x12Q\n\x0b\x43reateTopic\x12!.octavo.broker.CreateTopicRequest\x1a\x1f.octavo.broker.CreateTopicReply\x12Q\n\x0b\x44\x65leteTopic\x12!.octavo.broker.DeleteTopicRequest\x1a\x1f.octavo.broker.DeleteTopicReply\x12N\n\nListTopics\x12 .octavo.broker.ListTopicsRequest\x1a\x1e.octavo.broker.ListTopicsReply\x12Q\n\x0b\x44\x65scribeLog\x12!.octavo.broker.DescribeLogRequest\x1a\x1f.octavo.broker.DescribeLogReply\x12<\n\x04Roll\x12\x1a.octavo.broker.RollRequest\x1a\x18.octavo.broker.RollReply\x12W\n\rClusterHealth\x12#.octavo.broker.ClusterHealthRequest\x1a!.octavo.broker.ClusterHealthReply\x12N\n\nShowLedger\x12 .octavo.broker.ShowLedgerRequest\x1a\x1e.octavo.broker.ShowLedgerReplyb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/proto/broker.proto\x12\roctavo.broker\"\x96\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x32\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32!.octavo.broker.Error.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"b\n\x0cProduceBatch\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x05 \x01(\x0c\">\n\x0eProduceRequest\x12,\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x1b.octavo.broker.ProduceBatch\"\x86\x01\n\nProduceAck\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.octavo.broker.Error\"7\n\x0cProduceReply\x12\'\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x19.octavo.broker.ProduceAck\"U\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\"\x91\x01\n\x0c\x46\x65tchRequest\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.octavo.broker.FetchPartition\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\x05\"\xdb\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x03(\x0c\x12\x11\n\tlog_start\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x06 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x07 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x08 \x01(\x03\x12#\n\x05\x65rror\x18\t \x01(\x0b\x32\x14.octavo.broker.Error\"V\n\nFetchReply\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.octavo.broker.FetchedPartition\"0\n\nBrokerInfo\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"r\n\nBookieInfo\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cwire_address\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\"p\n\rPartitionInfo\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\x15\n\rowner_address\x18\x03 \x01(\t\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.octavo.broker.Error\"\xfb\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.octavo.broker.PartitionInfo\x12\x34\n\x06\x63onfig\x18\x04 \x03(\x0b\x32$.octavo.broker.TopicInfo.ConfigEntry\x12\x12\n\ncreated_ms\x18\x05 \x01(\x03\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.octavo.broker.Error\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\"\xc6\x01\n\rMetadataReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x18\n\x10\x61nswering_broker\x18\x02 \x01(\t\x12*\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x19.octavo.broker.BrokerInfo\x12(\n\x06topics\x18\x04 \x03(\x0b\x32\x18.octavo.broker.TopicInfo\x12\x18\n\x10max_record_bytes\x18\x05 \x01(\x05\x12\x17\n\x0fmax_batch_bytes\x18\x06 \x01(\x05\"1\n\rLookupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"m\n\x0bLookupReply\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x15\n\rowner_address\x18\x02 \x01(\t\x12\x10\n\x08redirect\x18\x03 \x01(\x08\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.octavo.broker.Error\"\x17\n\x15InitProducerIdRequest\"g\n\x13InitProducerIdReply\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.octavo.broker.Error\"D\n\nListOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\"@\n\x12ListOffsetsRequest\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.octavo.broker.ListOffset\"{\n\x0cListedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.octavo.broker.Error\"@\n\x10ListOffsetsReply\x12,\n\x07offsets\x18\x01 \x03(\x0b\x32\x1b.octavo.broker.ListedOffset\"\xa4\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12=\n\x06\x63onfig\x18\x03 \x03(\x0b\x32-.octavo.broker.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x10\x43reateTopicReply\x12\'\n\x05topic\x18\x01 \x01(\x0b\x32\x18.octavo.broker.TopicInfo\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.octavo.broker.Error\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"7\n\x10\x44\x65leteTopicReply\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.octavo.broker.Error\"K\n\x11ListTopicsRequest\x12\x18\n\x10include_internal\x18\x01 \x01(\x08\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"I\n\x0fListTopicsReply\x12(\n\x06topics\x18\x01 \x03(\x0b\x32\x18.octavo.broker.TopicInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\xe2\x01\n\x0bSegmentInfo\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\r\n\x05state\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x17\n\x0f\x66irst_append_ms\x18\x06 \x01(\x03\x12\x16\n\x0elast_append_ms\x18\x07 \x01(\x03\x12\x12\n\nlast_entry\x18\x08 \x01(\x03\x12\x15\n\rledger_record\x18\t \x01(\x0c\x12\x18\n\x10max_timestamp_ms\x18\n \x01(\x03\"6\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\xd1\x01\n\x10\x44\x65scribeLogReply\x12\x11\n\tlog_start\x18\x01 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x02 \x01(\x03\x12,\n\x08segments\x18\x03 \x03(\x0b\x32\x1a.octavo.broker.SegmentInfo\x12*\n\x07\x62ookies\x18\x04 \x03(\x0b\x32\x19.octavo.broker.BookieInfo\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x03\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.octavo.broker.Error\"/\n\x0bRollRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"H\n\tRollReply\x12\x16\n\x0ehigh_watermark\x18\x01 \x01(\x03\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.octavo.broker.Error\"\x16\n\x14\x43lusterHealthRequest\"\xe0\x01\n\x12\x43lusterHealthReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x19.octavo.broker.BrokerInfo\x12*\n\x07\x62ookies\x18\x03 \x03(\x0b\x32\x19.octavo.broker.BookieInfo\x12\x1a\n\x12metadata_connected\x18\x04 \x01(\x08\x12\x14\n\x0cwrite_quorum\x18\x05 \x01(\x05\x12\x12\n\nack_quorum\x18\x06 \x01(\x05\x12\x18\n\x10\x64\x65graded_ledgers\x18\x07 \x01(\x03\"&\n\x11ShowLedgerRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x03\"~\n\x06HeldBy\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x1a\n\x12last_add_confirmed\x18\x04 \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t\"u\n\x0fShowLedgerReply\x12\x15\n\rledger_record\x18\x01 \x01(\x0c\x12&\n\x07holders\x18\x02 \x03(\x0b\x32\x15.octavo.broker.HeldBy\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.octavo.broker.Error2\x85\x08\n\x06\x42roker\x12I\n\x07Produce\x12\x1d.octavo.broker.ProduceRequest\x1a\x1b.octavo.broker.ProduceReply(\x01\x30\x01\x12\x43\n\x05\x46\x65tch\x12\x1b.octavo.broker.FetchRequest\x1a\x19.octavo.broker.FetchReply(\x01\x30\x01\x12H\n\x08Metadata\x12\x1e.octavo.broker.MetadataRequest\x1a\x1c.octavo.broker.MetadataReply\x12\x42\n\x06Lookup\x12\x1c.octavo.broker.LookupRequest\x1a\x1a.octavo.broker.LookupReply\x12Z\n\x0eInitProducerId\x12$.octavo.broker.InitProducerIdRequest\x1a\".octavo.broker.InitProducerIdReply\x12Q\n\x0bListOffsets\x12!.octavo.broker.ListOffsetsRequest\x1a\x1f.octavo.broker.ListOffsetsReply\x12Q\n\x0b\x43reateTopic\x12!.octavo.broker.CreateTopicRequest\x1a\x1f.octavo.broker.CreateTopicReply\x12Q\n\x0b\x44\x65leteTopic\x12!.octavo.broker.DeleteTopicRequest\x1a\x1f.octavo.broker.DeleteTopicReply\x12N\n\nListTopics\x12 .octavo.broker.ListTopicsRequest\x1a\x1e.octavo.broker.ListTopicsReply\x12Q\n\x0b\x44\x65scribeLog\x12!.octavo.broker.DescribeLogRequest\x1a\x1f.octavo.broker.DescribeLogReply\x12<\n\x04Roll\x12\x1a.octavo.broker.RollRequest\x1a\x18.octavo.broker.RollReply\x12W\n\rClusterHealth\x12#.octavo.broker.ClusterHealthRequest\x1a!.octavo.broker.ClusterHealthReply\x12N\n\nShowLedger\x12 .octavo.broker.ShowLedgerRequest\x1a\x1e.octavo.broker.ShowLedgerReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "octavo.proto.broker_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.proto.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_ERROR_DETAILSENTRY"]._loaded_options = None
-    _globals["_ERROR_DETAILSENTRY"]._serialized_options = b"8\001"
-    _globals["_TOPICINFO_CONFIGENTRY"]._loaded_options = None
-    _globals["_TOPICINFO_CONFIGENTRY"]._serialized_options = b"8\001"
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._loaded_options = None
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_options = b"8\001"
-    _globals["_ERROR"]._serialized_start = 45
-    _globals["_ERROR"]._serialized_end = 195
-    _globals["_ERROR_DETAILSENTRY"]._serialized_start = 149
-    _globals["_ERROR_DETAILSENTRY"]._serialized_end = 195
-    _globals["_PRODUCEBATCH"]._serialized_start = 197
-    _globals["_PRODUCEBATCH"]._serialized_end = 295
-    _globals["_PRODUCEREQUEST"]._serialized_start = 297
-    _globals["_PRODUCEREQUEST"]._serialized_end = 359
-    _globals["_PRODUCEACK"]._serialized_start = 362
-    _globals["_PRODUCEACK"]._serialized_end = 496
-    _globals["_PRODUCEREPLY"]._serialized_start = 498
-    _globals["_PRODUCEREPLY"]._serialized_end = 553
-    _globals["_FETCHPARTITION"]._serialized_start = 555
-    _globals["_FETCHPARTITION"]._serialized_end = 640
-    _globals["_FETCHREQUEST"]._serialized_start = 643
-    _globals["_FETCHREQUEST"]._serialized_end = 788
-    _globals["_FETCHEDPARTITION"]._serialized_start = 791
-    _globals["_FETCHEDPARTITION"]._serialized_end = 1010
-    _globals["_FETCHREPLY"]._serialized_start = 1012
-    _globals["_FETCHREPLY"]._serialized_end = 1098
-    _globals["_BROKERINFO"]._serialized_start = 1100
-    _globals["_BROKERINFO"]._serialized_end = 1148
-    _globals["_BOOKIEINFO"]._serialized_start = 1150
-    _globals["_BOOKIEINFO"]._serialized_end = 1264
-    _globals["_PARTITIONINFO"]._serialized_start = 1266
-    _globals["_PARTITIONINFO"]._serialized_end = 1378
-    _globals["_TOPICINFO"]._serialized_start = 1381
-    _globals["_TOPICINFO"]._serialized_end = 1632
-    _globals["_TOPICINFO_CONFIGENTRY"]._serialized_start = 1587
-    _globals["_TOPICINFO_CONFIGENTRY"]._serialized_end = 1632
-    _globals["_METADATAREQUEST"]._serialized_start = 1634
-    _globals["_METADATAREQUEST"]._serialized_end = 1687
-    _globals["_METADATAREPLY"]._serialized_start = 1690
-    _globals["_METADATAREPLY"]._serialized_end = 1888
-    _globals["_LOOKUPREQUEST"]._serialized_start = 1890
-    _globals["_LOOKUPREQUEST"]._serialized_end = 1939
-    _globals["_LOOKUPREPLY"]._serialized_start = 1941
-    _globals["_LOOKUPREPLY"]._serialized_end = 2050
-    _globals["_INITPRODUCERIDREQUEST"]._serialized_start = 2052
-    _globals["_INITPRODUCERIDREQUEST"]._serialized_end = 2075
-    _globals["_INITPRODUCERIDREPLY"]._serialized_start = 2077
-    _globals["_INITPRODUCERIDREPLY"]._serialized_end = 2180
-    _globals["_LISTOFFSET"]._serialized_start = 2182
-    _globals["_LISTOFFSET"]._serialized_end = 2250
-    _globals["_LISTOFFSETSREQUEST"]._serialized_start = 2252
-    _globals["_LISTOFFSETSREQUEST"]._serialized_end = 2316
-    _globals["_LISTEDOFFSET"]._serialized_start = 2318
-    _globals["_LISTEDOFFSET"]._serialized_end = 2441
-    _globals["_LISTOFFSETSREPLY"]._serialized_start = 2443
-    _globals["_LISTOFFSETSREPLY"]._serialized_end = 2507
-    _globals["_CREATETOPICREQUEST"]._serialized_start = 2510
-    _globals["_CREATETOPICREQUEST"]._serialized_end = 2674
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_start = 1587
-    _globals["_CREATETOPICREQUEST_CONFIGENTRY"]._serialized_end = 1632
-    _globals["_CREATETOPICREPLY"]._serialized_start = 2676
-    _globals["_CREATETOPICREPLY"]._serialized_end = 2772
-    _globals["_DELETETOPICREQUEST"]._serialized_start = 2774
-    _globals["_DELETETOPICREQUEST"]._serialized_end = 2808
-    _globals["_DELETETOPICREPLY"]._serialized_start = 2810
-    _globals["_DELETETOPICREPLY"]._serialized_end = 2865
-    _globals["_LISTTOPICSREQUEST"]._serialized_start = 2867
-    _globals["_LISTTOPICSREQUEST"]._serialized_end = 2942
-    _globals["_LISTTOPICSREPLY"]._serialized_start = 2944
-    _globals["_LISTTOPICSREPLY"]._serialized_end = 3017
-    _globals["_SEGMENTINFO"]._serialized_start = 3020
-    _globals["_SEGMENTINFO"]._serialized_end = 3246
-    _globals["_DESCRIBELOGREQUEST"]._serialized_start = 3248
-    _globals["_DESCRIBELOGREQUEST"]._serialized_end = 3302
-    _globals["_DESCRIBELOGREPLY"]._serialized_start = 3305
-    _globals["_DESCRIBELOGREPLY"]._serialized_end = 3514
-    _globals["_ROLLREQUEST"]._serialized_start = 3516
-    _globals["_ROLLREQUEST"]._serialized_end = 3563
-    _globals["_ROLLREPLY"]._serialized_start = 3565
-    _globals["_ROLLREPLY"]._serialized_end = 3637
-    _globals["_CLUSTERHEALTHREQUEST"]._serialized_start = 3639
-    _globals["_CLUSTERHEALTHREQUEST"]._serialized_end = 3661
-    _globals["_CLUSTERHEALTHREPLY"]._serialized_start = 3664
-    _globals["_CLUSTERHEALTHREPLY"]._serialized_end = 3888
-    _globals["_SHOWLEDGERREQUEST"]._serialized_start = 3890
-    _globals["_SHOWLEDGERREQUEST"]._serialized_end = 3928
-    _globals["_HELDBY"]._serialized_start = 3930
-    _globals["_HELDBY"]._serialized_end = 4056
-    _globals["_SHOWLEDGERREPLY"]._serialized_start = 4058
-    _globals["_SHOWLEDGERREPLY"]._serialized_end = 4175
-    _globals["_BROKER"]._serialized_start = 4178
-    _globals["_BROKER"]._serialized_end = 5207
+  DESCRIPTOR._loaded_options = None
+  _globals['_ERROR_DETAILSENTRY']._loaded_options = None
+  _globals['_ERROR_DETAILSENTRY']._serialized_options = b'8\001'
+  _globals['_TOPICINFO_CONFIGENTRY']._loaded_options = None
+  _globals['_TOPICINFO_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._loaded_options = None
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_ERROR']._serialized_start=45
+  _globals['_ERROR']._serialized_end=195
+  _globals['_ERROR_DETAILSENTRY']._serialized_start=149
+  _globals['_ERROR_DETAILSENTRY']._serialized_end=195
+  _globals['_PRODUCEBATCH']._serialized_start=197
+  _globals['_PRODUCEBATCH']._serialized_end=295
+  _globals['_PRODUCEREQUEST']._serialized_start=297
+  _globals['_PRODUCEREQUEST']._serialized_end=359
+  _globals['_PRODUCEACK']._serialized_start=362
+  _globals['_PRODUCEACK']._serialized_end=496
+  _globals['_PRODUCEREPLY']._serialized_start=498
+  _globals['_PRODUCEREPLY']._serialized_end=553
+  _globals['_FETCHPARTITION']._serialized_start=555
+  _globals['_FETCHPARTITION']._serialized_end=640
+  _globals['_FETCHREQUEST']._serialized_start=643
+  _globals['_FETCHREQUEST']._serialized_end=788
+  _globals['_FETCHEDPARTITION']._serialized_start=791
+  _globals['_FETCHEDPARTITION']._serialized_end=1010
+  _globals['_FETCHREPLY']._serialized_start=1012
+  _globals['_FETCHREPLY']._serialized_end=1098
+  _globals['_BROKERINFO']._serialized_start=1100
+  _globals['_BROKERINFO']._serialized_end=1148
+  _globals['_BOOKIEINFO']._serialized_start=1150
+  _globals['_BOOKIEINFO']._serialized_end=1264
+  _globals['_PARTITIONINFO']._serialized_start=1266
+  _globals['_PARTITIONINFO']._serialized_end=1378
+  _globals['_TOPICINFO']._serialized_start=1381
+  _globals['_TOPICINFO']._serialized_end=1632
+  _globals['_TOPICINFO_CONFIGENTRY']._serialized_start=1587
+  _globals['_TOPICINFO_CONFIGENTRY']._serialized_end=1632
+  _globals['_METADATAREQUEST']._serialized_start=1634
+  _globals['_METADATAREQUEST']._serialized_end=1687
+  _globals['_METADATAREPLY']._serialized_start=1690
+  _globals['_METADATAREPLY']._serialized_end=1888
+  _globals['_LOOKUPREQUEST']._serialized_start=1890
+  _globals['_LOOKUPREQUEST']._serialized_end=1939
+  _globals['_LOOKUPREPLY']._serialized_start=1941
+  _globals['_LOOKUPREPLY']._serialized_end=2050
+  _globals['_INITPRODUCERIDREQUEST']._serialized_start=2052
+  _globals['_INITPRODUCERIDREQUEST']._serialized_end=2075
+  _globals['_INITPRODUCERIDREPLY']._serialized_start=2077
+  _globals['_INITPRODUCERIDREPLY']._serialized_end=2180
+  _globals['_LISTOFFSET']._serialized_start=2182
+  _globals['_LISTOFFSET']._serialized_end=2250
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=2252
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=2316
+  _globals['_LISTEDOFFSET']._serialized_start=2318
+  _globals['_LISTEDOFFSET']._serialized_end=2441
+  _globals['_LISTOFFSETSREPLY']._serialized_start=2443
+  _globals['_LISTOFFSETSREPLY']._serialized_end=2507
+  _globals['_CREATETOPICREQUEST']._serialized_start=2510
+  _globals['_CREATETOPICREQUEST']._serialized_end=2674
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_start=1587
+  _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_end=1632
+  _globals['_CREATETOPICREPLY']._serialized_start=2676
+  _globals['_CREATETOPICREPLY']._serialized_end=2772
+  _globals['_DELETETOPICREQUEST']._serialized_start=2774
+  _globals['_DELETETOPICREQUEST']._serialized_end=2808
+  _globals['_DELETETOPICREPLY']._serialized_start=2810
+  _globals['_DELETETOPICREPLY']._serialized_end=2865
+  _globals['_LISTTOPICSREQUEST']._serialized_start=2867
+  _globals['_LISTTOPICSREQUEST']._serialized_end=2942
+  _globals['_LISTTOPICSREPLY']._serialized_start=2944
+  _globals['_LISTTOPICSREPLY']._serialized_end=3017
+  _globals['_SEGMENTINFO']._serialized_start=3020
+  _globals['_SEGMENTINFO']._serialized_end=3246
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=3248
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=3302
+  _globals['_DESCRIBELOGREPLY']._serialized_start=3305
+  _globals['_DESCRIBELOGREPLY']._serialized_end=3514
+  _globals['_ROLLREQUEST']._serialized_start=3516
+  _globals['_ROLLREQUEST']._serialized_end=3563
+  _globals['_ROLLREPLY']._serialized_start=3565
+  _globals['_ROLLREPLY']._serialized_end=3637
+  _globals['_CLUSTERHEALTHREQUEST']._serialized_start=3639
+  _globals['_CLUSTERHEALTHREQUEST']._serialized_end=3661
+  _globals['_CLUSTERHEALTHREPLY']._serialized_start=3664
+  _globals['_CLUSTERHEALTHREPLY']._serialized_end=3888
+  _globals['_SHOWLEDGERREQUEST']._serialized_start=3890
+  _globals['_SHOWLEDGERREQUEST']._serialized_end=3928
+  _globals['_HELDBY']._serialized_start=3930
+  _globals['_HELDBY']._serialized_end=4056
+  _globals['_SHOWLEDGERREPLY']._serialized_start=4058
+  _globals['_SHOWLEDGERREPLY']._serialized_end=4175
+  _globals['_BROKER']._serialized_start=4178
+  _globals['_BROKER']._serialized_end=5207
 # @@protoc_insertion_point(module_scope)

@@ -4,68 +4,79 @@
 # source: octavo/proto/metastore.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "octavo/proto/metastore.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'octavo/proto/metastore.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1coctavo/proto/metastore.proto\x12\x10octavo.metastore"G\n\x04Node\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x12\n\nsession_id\x18\x04 \x01(\x03"=\n\x12OpenSessionRequest\x12\x13\n\x0b\x63lient_name\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r"G\n\x0cSessionEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hanged\x18\x02 \x03(\t\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r"&\n\x10KeepAliveRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x03"\x1f\n\x0eKeepAliveReply\x12\r\n\x05\x61live\x18\x01 \x01(\x08")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x03"\x13\n\x11\x43loseSessionReply"<\n\nGetRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05watch\x18\x02 \x01(\x08\x12\x12\n\nsession_id\x18\x03 \x01(\x03"M\n\x08GetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x12\n\nsession_id\x18\x04 \x01(\x03"\x9b\x01\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x1d\n\x10\x65xpected_version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0emust_not_exist\x18\x04 \x01(\x08\x12\x11\n\tephemeral\x18\x05 \x01(\x08\x12\x12\n\nsession_id\x18\x06 \x01(\x03\x42\x13\n\x11_expected_version"F\n\x08PutReply\x12\x10\n\x08\x63onflict\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x17\n\x0fsession_expired\x18\x03 \x01(\x08"d\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x10\x65xpected_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nsession_id\x18\x03 \x01(\x03\x42\x13\n\x11_expected_version"/\n\x0b\x44\x65leteReply\x12\x10\n\x08\x63onflict\x18\x01 \x01(\x08\x12\x0e\n\x06\x61\x62sent\x18\x02 \x01(\x08"A\n\x0f\x43hildrenRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05watch\x18\x02 \x01(\x08\x12\x12\n\nsession_id\x18\x03 \x01(\x03"\x1e\n\rChildrenReply\x12\r\n\x05names\x18\x01 \x03(\t"2\n\x0f\x46\x65tchAddRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\x03"\x1e\n\rFetchAddReply\x12\r\n\x05value\x18\x01 \x01(\x03"\x10\n\x0e\x42\x61rrierRequest"\x0e\n\x0c\x42\x61rrierReply2\xca\x05\n\tMetaStore\x12U\n\x0bOpenSession\x12$.octavo.metastore.OpenSessionRequest\x1a\x1e.octavo.metastore.SessionEvent0\x01\x12Q\n\tKeepAlive\x12".octavo.metastore.KeepAliveRequest\x1a .octavo.metastore.KeepAliveReply\x12Z\n\x0c\x43loseSession\x12%.octavo.metastore.CloseSessionRequest\x1a#.octavo.metastore.CloseSessionReply\x12?\n\x03Get\x12\x1c.octavo.metastore.GetRequest\x1a\x1a.octavo.metastore.GetReply\x12?\n\x03Put\x12\x1c.octavo.metastore.PutRequest\x1a\x1a.octavo.metastore.PutReply\x12H\n\x06\x44\x65lete\x12\x1f.octavo.metastore.DeleteRequest\x1a\x1d.octavo.metastore.DeleteReply\x12N\n\x08\x43hildren\x12!.octavo.metastore.ChildrenRequest\x1a\x1f.octavo.metastore.ChildrenReply\x12N\n\x08\x46\x65tchAdd\x12!.octavo.metastore.FetchAddRequest\x1a\x1f.octavo.metastore.FetchAddReply\x12K\n\x07\x42\x61rrier\x12 .octavo.metastore.BarrierRequest\x1a\x1e.octavo.metastore.BarrierReplyb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1coctavo/proto/metastore.proto\x12\x10octavo.metastore\"Z\n\x0bOpenSession\x12\x13\n\x0b\x63lient_name\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x12\n\nsession_id\x18\x03 \x01(\x03\x12\x0e\n\x06secret\x18\x04 \x01(\x0c\"\x06\n\x04Ping\"\x0e\n\x0c\x43loseSession\"\x12\n\x03Get\x12\x0b\n\x03key\x18\x01 \x01(\t\"7\n\x06\x43reate\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x11\n\tephemeral\x18\x03 \x01(\x08\"U\n\x03Put\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x1d\n\x10\x65xpected_version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_expected_version\"I\n\x06\x44\x65lete\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x10\x65xpected_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_expected_version\"\x17\n\x08\x43hildren\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x17\n\x08\x46\x65tchAdd\x12\x0b\n\x03key\x18\x01 \x01(\t\"\t\n\x07\x42\x61rrier\"\x14\n\x05Watch\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x16\n\x07Unwatch\x12\x0b\n\x03key\x18\x01 \x01(\t\"\xc3\x04\n\rClientMessage\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12-\n\x04open\x18\x02 \x01(\x0b\x32\x1d.octavo.metastore.OpenSessionH\x00\x12&\n\x04ping\x18\x03 \x01(\x0b\x32\x16.octavo.metastore.PingH\x00\x12/\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x1e.octavo.metastore.CloseSessionH\x00\x12$\n\x03get\x18\x05 \x01(\x0b\x32\x15.octavo.metastore.GetH\x00\x12*\n\x06\x63reate\x18\x06 \x01(\x0b\x32\x18.octavo.metastore.CreateH\x00\x12$\n\x03put\x18\x07 \x01(\x0b\x32\x15.octavo.metastore.PutH\x00\x12*\n\x06\x64\x65lete\x18\x08 \x01(\x0b\x32\x18.octavo.metastore.DeleteH\x00\x12.\n\x08\x63hildren\x18\t \x01(\x0b\x32\x1a.octavo.metastore.ChildrenH\x00\x12/\n\tfetch_add\x18\n \x01(\x0b\x32\x1a.octavo.metastore.FetchAddH\x00\x12,\n\x07\x62\x61rrier\x18\x0b \x01(\x0b\x32\x19.octavo.metastore.BarrierH\x00\x12(\n\x05watch\x18\x0c \x01(\x0b\x32\x17.octavo.metastore.WatchH\x00\x12,\n\x07unwatch\x18\r \x01(\x0b\x32\x19.octavo.metastore.UnwatchH\x00\x42\x0b\n\toperation\"@\n\x06Opened\x12\x12\n\nsession_id\x18\x01 \x01(\x03\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\"6\n\x05Value\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\"\x1a\n\x07Version\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x16\n\x05Names\x12\r\n\x05names\x18\x01 \x03(\t\"\x06\n\x04\x44one\"\xd3\x01\n\x07Refused\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .octavo.metastore.Refused.Reason\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x87\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0e\n\nKEY_EXISTS\x10\x01\x12\x0f\n\x0bKEY_MISSING\x10\x02\x12\x14\n\x10VERSION_CONFLICT\x10\x03\x12\x14\n\x10\x45PHEMERAL_PARENT\x10\x04\x12\x0b\n\x07INVALID\x10\x05\x12\x0b\n\x07STORAGE\x10\x06\"\x17\n\x07\x43hanged\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\t\n\x07\x45xpired\"\x8d\x03\n\rServerMessage\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12*\n\x06opened\x18\x02 \x01(\x0b\x32\x18.octavo.metastore.OpenedH\x00\x12(\n\x05value\x18\x03 \x01(\x0b\x32\x17.octavo.metastore.ValueH\x00\x12,\n\x07version\x18\x04 \x01(\x0b\x32\x19.octavo.metastore.VersionH\x00\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x17.octavo.metastore.NamesH\x00\x12&\n\x04\x64one\x18\x06 \x01(\x0b\x32\x16.octavo.metastore.DoneH\x00\x12,\n\x07refused\x18\x07 \x01(\x0b\x32\x19.octavo.metastore.RefusedH\x00\x12,\n\x07\x63hanged\x18\x08 \x01(\x0b\x32\x19.octavo.metastore.ChangedH\x00\x12,\n\x07\x65xpired\x18\t \x01(\x0b\x32\x19.octavo.metastore.ExpiredH\x00\x42\x08\n\x06result2\\\n\tMetaStore\x12O\n\x07Session\x12\x1f.octavo.metastore.ClientMessage\x1a\x1f.octavo.metastore.ServerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "octavo.proto.metastore_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.proto.metastore_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_NODE"]._serialized_start = 50
-    _globals["_NODE"]._serialized_end = 121
-    _globals["_OPENSESSIONREQUEST"]._serialized_start = 123
-    _globals["_OPENSESSIONREQUEST"]._serialized_end = 184
-    _globals["_SESSIONEVENT"]._serialized_start = 186
-    _globals["_SESSIONEVENT"]._serialized_end = 257
-    _globals["_KEEPALIVEREQUEST"]._serialized_start = 259
-    _globals["_KEEPALIVEREQUEST"]._serialized_end = 297
-    _globals["_KEEPALIVEREPLY"]._serialized_start = 299
-    _globals["_KEEPALIVEREPLY"]._serialized_end = 330
-    _globals["_CLOSESESSIONREQUEST"]._serialized_start = 332
-    _globals["_CLOSESESSIONREQUEST"]._serialized_end = 373
-    _globals["_CLOSESESSIONREPLY"]._serialized_start = 375
-    _globals["_CLOSESESSIONREPLY"]._serialized_end = 394
-    _globals["_GETREQUEST"]._serialized_start = 396
-    _globals["_GETREQUEST"]._serialized_end = 456
-    _globals["_GETREPLY"]._serialized_start = 458
-    _globals["_GETREPLY"]._serialized_end = 535
-    _globals["_PUTREQUEST"]._serialized_start = 538
-    _globals["_PUTREQUEST"]._serialized_end = 693
-    _globals["_PUTREPLY"]._serialized_start = 695
-    _globals["_PUTREPLY"]._serialized_end = 765
-    _globals["_DELETEREQUEST"]._serialized_start = 767
-    _globals["_DELETEREQUEST"]._serialized_end = 867
-    _globals["_DELETEREPLY"]._serialized_start = 869
-    _globals["_DELETEREPLY"]._serialized_end = 916
-    _globals["_CHILDRENREQUEST"]._serialized_start = 918
-    _globals["_CHILDRENREQUEST"]._serialized_end = 983
-    _globals["_CHILDRENREPLY"]._serialized_start = 985
-    _globals["_CHILDRENREPLY"]._serialized_end = 1015
-    _globals["_FETCHADDREQUEST"]._serialized_start = 1017
-    _globals["_FETCHADDREQUEST"]._serialized_end = 1067
-    _globals["_FETCHADDREPLY"]._serialized_start = 1069
-    _globals["_FETCHADDREPLY"]._serialized_end = 1099
-    _globals["_BARRIERREQUEST"]._serialized_start = 1101
-    _globals["_BARRIERREQUEST"]._serialized_end = 1117
-    _globals["_BARRIERREPLY"]._serialized_start = 1119
-    _globals["_BARRIERREPLY"]._serialized_end = 1133
-    _globals["_METASTORE"]._serialized_start = 1136
-    _globals["_METASTORE"]._serialized_end = 1850
+  DESCRIPTOR._loaded_options = None
+  _globals['_OPENSESSION']._serialized_start=50
+  _globals['_OPENSESSION']._serialized_end=140
+  _globals['_PING']._serialized_start=142
+  _globals['_PING']._serialized_end=148
+  _globals['_CLOSESESSION']._serialized_start=150
+  _globals['_CLOSESESSION']._serialized_end=164
+  _globals['_GET']._serialized_start=166
+  _globals['_GET']._serialized_end=184
+  _globals['_CREATE']._serialized_start=186
+  _globals['_CREATE']._serialized_end=241
+  _globals['_PUT']._serialized_start=243
+  _globals['_PUT']._serialized_end=328
+  _globals['_DELETE']._serialized_start=330
+  _globals['_DELETE']._serialized_end=403
+  _globals['_CHILDREN']._serialized_start=405
+  _globals['_CHILDREN']._serialized_end=428
+  _globals['_FETCHADD']._serialized_start=430
+  _globals['_FETCHADD']._serialized_end=453
+  _globals['_BARRIER']._serialized_start=455
+  _globals['_BARRIER']._serialized_end=464
+  _globals['_WATCH']._serialized_start=466
+  _globals['_WATCH']._serialized_end=486
+  _globals['_UNWATCH']._serialized_start=488
+  _globals['_UNWATCH']._serialized_end=510
+  _globals['_CLIENTMESSAGE']._serialized_start=513
+  _globals['_CLIENTMESSAGE']._serialized_end=1092
+  _globals['_OPENED']._serialized_start=1094
+  _globals['_OPENED']._serialized_end=1158
+  _globals['_VALUE']._serialized_start=1160
+  _globals['_VALUE']._serialized_end=1214
+  _globals['_VERSION']._serialized_start=1216
+  _globals['_VERSION']._serialized_end=1242
+  _globals['_NAMES']._serialized_start=1244
+  _globals['_NAMES']._serialized_end=1266
+  _globals['_DONE']._serialized_start=1268
+  _globals['_DONE']._serialized_end=1274
+  _globals['_REFUSED']._serialized_start=1277
+  _globals['_REFUSED']._serialized_end=1488
+  _globals['_REFUSED_REASON']._serialized_start=1353
+  _globals['_REFUSED_REASON']._serialized_end=1488
+  _globals['_CHANGED']._serialized_start=1490
+  _globals['_CHANGED']._serialized_end=1513
+  _globals['_EXPIRED']._serialized_start=1515
+  _globals['_EXPIRED']._serialized_end=1524
+  _globals['_SERVERMESSAGE']._serialized_start=1527
+  _globals['_SERVERMESSAGE']._serialized_end=1924
+  _globals['_METASTORE']._serialized_start=1926
+  _globals['_METASTORE']._serialized_end=2018
 # @@protoc_insertion_point(module_scope)

@@ -4,62 +4,65 @@
 # source: octavo/proto/records.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "octavo/proto/records.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'octavo/proto/records.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1aoctavo/proto/records.proto\x12\x0eoctavo.records"0\n\x08\x46ragment\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07members\x18\x02 \x03(\t"\xd4\x03\n\x0cLedgerRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x11\n\tledger_id\x18\x02 \x01(\x03\x12\x15\n\rensemble_size\x18\x03 \x01(\x05\x12\x14\n\x0cwrite_quorum\x18\x04 \x01(\x05\x12\x12\n\nack_quorum\x18\x05 \x01(\x05\x12*\n\x05state\x18\x06 \x01(\x0e\x32\x1b.octavo.records.LedgerState\x12+\n\tfragments\x18\x07 \x03(\x0b\x32\x18.octavo.records.Fragment\x12\x17\n\nlast_entry\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06length\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x64igest_type\x18\n \x01(\t\x12\x10\n\x08\x63time_ms\x18\x0b \x01(\x03\x12\x38\n\x06\x63ustom\x18\x0c \x03(\x0b\x32(.octavo.records.LedgerRecord.CustomEntry\x12\x15\n\rcreator_token\x18\r \x01(\x0c\x12\x10\n\x08\x64\x65graded\x18\x0e \x01(\x08\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_last_entryB\t\n\x07_length"\x98\x01\n\x12\x42ookieRegistration\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cwire_address\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\x14\n\x0c\x66\x61ult_domain\x18\x05 \x01(\t\x12\x15\n\rprocess_nonce\x18\x06 \x01(\x0c"\xf6\x01\n\x06\x43ookie\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x11\n\tbookie_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12<\n\x0b\x64irectories\x18\x05 \x03(\x0b\x32\'.octavo.records.Cookie.DirectoriesEntry\x12\x0f\n\x07salvage\x18\x06 \x03(\t\x12\x14\n\x0c\x62oot_counter\x18\x07 \x01(\x03\x1a\x32\n\x10\x44irectoriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"c\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03"H\n\x0b\x42undleOwner\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c"\xe7\x01\n\x0bTopicRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x12\n\npartitions\x18\x04 \x01(\x05\x12\x37\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\'.octavo.records.TopicRecord.ConfigEntry\x12\x12\n\ncreated_ms\x18\x06 \x01(\x03\x12\x10\n\x08\x64\x65leting\x18\x07 \x01(\x08\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"\xd2\x01\n\rSegmentRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x17\n\x0f\x66irst_append_ms\x18\x05 \x01(\x03\x12\x16\n\x0elast_append_ms\x18\x06 \x01(\x03\x12\x12\n\nlast_entry\x18\x07 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x08 \x01(\x03\x42\r\n\x0b_end_offset"D\n\rTrashedLedger\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x03"\x93\x02\n\x0fPartitionRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12/\n\x08segments\x18\x04 \x03(\x0b\x32\x1d.octavo.records.SegmentRecord\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x03\x12\x1a\n\x12max_ledger_id_ever\x18\x06 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x07 \x01(\x03\x12,\n\x05trash\x18\x08 \x03(\x0b\x32\x1d.octavo.records.TrashedLedger\x12\x19\n\x11last_writer_token\x18\t \x01(\x0c*R\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoctavo/proto/records.proto\x12\x0eoctavo.records\"0\n\x08\x46ragment\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07members\x18\x02 \x03(\t\"\xd4\x03\n\x0cLedgerRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x11\n\tledger_id\x18\x02 \x01(\x03\x12\x15\n\rensemble_size\x18\x03 \x01(\x05\x12\x14\n\x0cwrite_quorum\x18\x04 \x01(\x05\x12\x12\n\nack_quorum\x18\x05 \x01(\x05\x12*\n\x05state\x18\x06 \x01(\x0e\x32\x1b.octavo.records.LedgerState\x12+\n\tfragments\x18\x07 \x03(\x0b\x32\x18.octavo.records.Fragment\x12\x17\n\nlast_entry\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06length\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x64igest_type\x18\n \x01(\t\x12\x10\n\x08\x63time_ms\x18\x0b \x01(\x03\x12\x38\n\x06\x63ustom\x18\x0c \x03(\x0b\x32(.octavo.records.LedgerRecord.CustomEntry\x12\x15\n\rcreator_token\x18\r \x01(\x0c\x12\x10\n\x08\x64\x65graded\x18\x0e \x01(\x08\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_last_entryB\t\n\x07_length\"\x98\x01\n\x12\x42ookieRegistration\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cwire_address\x18\x03 \x01(\t\x12\x17\n\x0f\x63ontrol_address\x18\x04 \x01(\t\x12\x14\n\x0c\x66\x61ult_domain\x18\x05 \x01(\t\x12\x15\n\rprocess_nonce\x18\x06 \x01(\x0c\"\xf6\x01\n\x06\x43ookie\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x11\n\tbookie_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12<\n\x0b\x64irectories\x18\x05 \x03(\x0b\x32\'.octavo.records.Cookie.DirectoriesEntry\x12\x0f\n\x07salvage\x18\x06 \x03(\t\x12\x14\n\x0c\x62oot_counter\x18\x07 \x01(\x03\x1a\x32\n\x10\x44irectoriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"c\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03\"H\n\x0b\x42undleOwner\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\"\xe7\x01\n\x0bTopicRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x12\n\npartitions\x18\x04 \x01(\x05\x12\x37\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\'.octavo.records.TopicRecord.ConfigEntry\x12\x12\n\ncreated_ms\x18\x06 \x01(\x03\x12\x10\n\x08\x64\x65leting\x18\x07 \x01(\x08\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd2\x01\n\rSegmentRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x17\n\nend_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x17\n\x0f\x66irst_append_ms\x18\x05 \x01(\x03\x12\x16\n\x0elast_append_ms\x18\x06 \x01(\x03\x12\x12\n\nlast_entry\x18\x07 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x08 \x01(\x03\x42\r\n\x0b_end_offset\"D\n\rTrashedLedger\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\"\x93\x02\n\x0fPartitionRecord\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12/\n\x08segments\x18\x04 \x03(\x0b\x32\x1d.octavo.records.SegmentRecord\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x03\x12\x1a\n\x12max_ledger_id_ever\x18\x06 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x07 \x01(\x03\x12,\n\x05trash\x18\x08 \x03(\x0b\x32\x1d.octavo.records.TrashedLedger\x12\x19\n\x11last_writer_token\x18\t \x01(\x0c*R\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "octavo.proto.records_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.proto.records_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_LEDGERRECORD_CUSTOMENTRY"]._loaded_options = None
-    _globals["_LEDGERRECORD_CUSTOMENTRY"]._serialized_options = b"8\001"
-    _globals["_COOKIE_DIRECTORIESENTRY"]._loaded_options = None
-    _globals["_COOKIE_DIRECTORIESENTRY"]._serialized_options = b"8\001"
-    _globals["_TOPICRECORD_CONFIGENTRY"]._loaded_options = None
-    _globals["_TOPICRECORD_CONFIGENTRY"]._serialized_options = b"8\001"
-    _globals["_LEDGERSTATE"]._serialized_start = 1941
-    _globals["_LEDGERSTATE"]._serialized_end = 2023
-    _globals["_FRAGMENT"]._serialized_start = 46
-    _globals["_FRAGMENT"]._serialized_end = 94
-    _globals["_LEDGERRECORD"]._serialized_start = 97
-    _globals["_LEDGERRECORD"]._serialized_end = 565
-    _globals["_LEDGERRECORD_CUSTOMENTRY"]._serialized_start = 494
-    _globals["_LEDGERRECORD_CUSTOMENTRY"]._serialized_end = 539
-    _globals["_BOOKIEREGISTRATION"]._serialized_start = 568
-    _globals["_BOOKIEREGISTRATION"]._serialized_end = 720
-    _globals["_COOKIE"]._serialized_start = 723
-    _globals["_COOKIE"]._serialized_end = 969
-    _globals["_COOKIE_DIRECTORIESENTRY"]._serialized_start = 919
-    _globals["_COOKIE_DIRECTORIESENTRY"]._serialized_end = 969
-    _globals["_BROKERREGISTRATION"]._serialized_start = 971
-    _globals["_BROKERREGISTRATION"]._serialized_end = 1070
-    _globals["_BUNDLEOWNER"]._serialized_start = 1072
-    _globals["_BUNDLEOWNER"]._serialized_end = 1144
-    _globals["_TOPICRECORD"]._serialized_start = 1147
-    _globals["_TOPICRECORD"]._serialized_end = 1378
-    _globals["_TOPICRECORD_CONFIGENTRY"]._serialized_start = 1333
-    _globals["_TOPICRECORD_CONFIGENTRY"]._serialized_end = 1378
-    _globals["_SEGMENTRECORD"]._serialized_start = 1381
-    _globals["_SEGMENTRECORD"]._serialized_end = 1591
-    _globals["_TRASHEDLEDGER"]._serialized_start = 1593
-    _globals["_TRASHEDLEDGER"]._serialized_end = 1661
-    _globals["_PARTITIONRECORD"]._serialized_start = 1664
-    _globals["_PARTITIONRECORD"]._serialized_end = 1939
+  DESCRIPTOR._loaded_options = None
+  _globals['_LEDGERRECORD_CUSTOMENTRY']._loaded_options = None
+  _globals['_LEDGERRECORD_CUSTOMENTRY']._serialized_options = b'8\001'
+  _globals['_COOKIE_DIRECTORIESENTRY']._loaded_options = None
+  _globals['_COOKIE_DIRECTORIESENTRY']._serialized_options = b'8\001'
+  _globals['_TOPICRECORD_CONFIGENTRY']._loaded_options = None
+  _globals['_TOPICRECORD_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_LEDGERSTATE']._serialized_start=1941
+  _globals['_LEDGERSTATE']._serialized_end=2023
+  _globals['_FRAGMENT']._serialized_start=46
+  _globals['_FRAGMENT']._serialized_end=94
+  _globals['_LEDGERRECORD']._serialized_start=97
+  _globals['_LEDGERRECORD']._serialized_end=565
+  _globals['_LEDGERRECORD_CUSTOMENTRY']._serialized_start=494
+  _globals['_LEDGERRECORD_CUSTOMENTRY']._serialized_end=539
+  _globals['_BOOKIEREGISTRATION']._serialized_start=568
+  _globals['_BOOKIEREGISTRATION']._serialized_end=720
+  _globals['_COOKIE']._serialized_start=723
+  _globals['_COOKIE']._serialized_end=969
+  _globals['_COOKIE_DIRECTORIESENTRY']._serialized_start=919
+  _globals['_COOKIE_DIRECTORIESENTRY']._serialized_end=969
+  _globals['_BROKERREGISTRATION']._serialized_start=971
+  _globals['_BROKERREGISTRATION']._serialized_end=1070
+  _globals['_BUNDLEOWNER']._serialized_start=1072
+  _globals['_BUNDLEOWNER']._serialized_end=1144
+  _globals['_TOPICRECORD']._serialized_start=1147
+  _globals['_TOPICRECORD']._serialized_end=1378
+  _globals['_TOPICRECORD_CONFIGENTRY']._serialized_start=1333
+  _globals['_TOPICRECORD_CONFIGENTRY']._serialized_end=1378
+  _globals['_SEGMENTRECORD']._serialized_start=1381
+  _globals['_SEGMENTRECORD']._serialized_end=1591
+  _globals['_TRASHEDLEDGER']._serialized_start=1593
+  _globals['_TRASHEDLEDGER']._serialized_end=1661
+  _globals['_PARTITIONRECORD']._serialized_start=1664
+  _globals['_PARTITIONRECORD']._serialized_end=1939
 # @@protoc_insertion_point(module_scope)
