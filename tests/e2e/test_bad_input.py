@@ -7,12 +7,12 @@ import socket
 
 import grpc
 import pytest
+from octavo.testing import LocalCluster
 
 from octavo import Client
 from octavo.errors import ConfigError, MessageTooLarge, OctavoError, UnknownTopic
 from octavo.proto import batch as codec
 from octavo.proto import broker_pb2, broker_pb2_grpc
-from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 

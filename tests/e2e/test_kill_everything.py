@@ -1,8 +1,8 @@
 """Ack = fsynced on Qa bookies: every process killed at once, ten times, loses nothing acknowledged.
 
-This is the run that finds lazy fsync (faults R1, P1): all brokers and bookies get SIGKILL at a moment
-drawn from a seed while producers work, everything is started again on the same folders, and every
-acknowledged record must be read exactly where it was acknowledged.
+This is the run that finds lazy fsync (faults R1, P1): all brokers and bookies get SIGKILL at a
+moment drawn from a seed while producers work, everything is started again on the same folders,
+and every acknowledged record must be read exactly where it was acknowledged.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import random
 import threading
 
 import pytest
+from octavo.testing import LocalCluster
 
 from octavo import Client, RecordMetadata
 from octavo.runtime.errors import OctavoError
-from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 
