@@ -39,7 +39,7 @@ format: $(READY) ## let ruff rewrite what it can
 	.venv/bin/ruff format .
 
 bench: $(READY) ## throughput and latency, with the machine's own limits beside them
-	@$(PY) bench/bench.py
+	@PYTHONPATH=. $(PY) -m bench.bench
 
 proto: $(READY) ## regenerate the protobuf and gRPC code
 	@$(PY) tools/gen_proto.py

@@ -1,0 +1,1 @@
+"""Benchmarks: ours beside the machine's own limits, measured in the same run, judged by ratios."""
