@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.store import MetadataStore
 from octavo.runtime.clock import Clock
@@ -66,4 +67,12 @@ async def connect_store(
     scheme, hosts, _ = parse_url(url)
     if scheme == "memory":
         return memory_cluster(hosts, clock).connect()
-    raise ConfigError(f"scheme {scheme!r} is not available")
+    store = EmbeddedStore(
+        hosts,
+        client_name=client_name,
+        session_timeout_s=session_timeout_s,
+        clock=clock,
+        entropy=entropy,
+    )
+    await store.start()
+    return store

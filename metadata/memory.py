@@ -22,6 +22,7 @@ from octavo.metadata.keys import (
     parents_of,
 )
 from octavo.metadata.store import SessionState, Unsubscribe, Versioned
+from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.errors import (
     IllegalStateError,
@@ -190,9 +191,8 @@ class MemoryStore:
     def __init__(self, cluster: MemoryCluster) -> None:
         self.faults = StoreFaults()
         self._cluster = cluster
-        self._watches: dict[str, list[Callable[[str], None]]] = {}
-        self._listeners: list[Callable[[SessionState], None]] = []
-        self._state = SessionState.CONNECTED
+        self._watches = WatchTable()
+        self._listeners = SessionListeners(SessionState.CONNECTED)
         self._stale: _Tree | None = None  # what a lagging follower answers reads from
         self._closed = False
         self._session_id = cluster._open_session(self)
@@ -200,7 +200,7 @@ class MemoryStore:
     @property
     def session_state(self) -> SessionState:
         """The present state of the session."""
-        return self._state
+        return self._listeners.state
 
     @property
     def session_id(self) -> int:
@@ -219,9 +219,9 @@ class MemoryStore:
 
     def resume(self) -> None:
         """Restore the connection; every watch fires, as after any reconnect."""
-        if self._state is SessionState.SUSPENDED:
+        if self.session_state is SessionState.SUSPENDED:
             self._set_state(SessionState.CONNECTED)
-            self._fire_all()
+            self._watches.fire_all()
 
     def _lose_session(self) -> None:
         self._stale = None
@@ -229,11 +229,11 @@ class MemoryStore:
         asyncio.get_running_loop().call_soon(self._new_session)
 
     def _new_session(self) -> None:
-        if self._closed or self._state is not SessionState.LOST:
+        if self._closed or self.session_state is not SessionState.LOST:
             return
         self._session_id = self._cluster._open_session(self)
         self._set_state(SessionState.CONNECTED)
-        self._fire_all()
+        self._watches.fire_all()
 
     # --- operations -------------------------------------------------------------------------
 
@@ -283,27 +283,16 @@ class MemoryStore:
 
     def watch(self, key: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call `callback(key)` after changes of `key` or its child set."""
-        check_key(key)
-        callbacks = self._watches.setdefault(key, [])
-        callbacks.append(callback)
+        self._watches.add(check_key(key), callback)
 
         def unsubscribe() -> None:
-            if callback in callbacks:
-                callbacks.remove(callback)
-            if not callbacks and self._watches.get(key) is callbacks:
-                del self._watches[key]
+            self._watches.remove(key, callback)
 
         return unsubscribe
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
         """Call `callback(state)` at every change of state."""
-        self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            if callback in self._listeners:
-                self._listeners.remove(callback)
-
-        return unsubscribe
+        return self._listeners.add(callback)
 
     async def close(self) -> None:
         """End the session; its ephemeral keys disappear at once."""
@@ -330,7 +319,11 @@ class MemoryStore:
             self._stale = None  # a follower answers a write only after it has caught up to it
         result = run()
         await self._travel()
-        if executed or session != self._session_id or self._state is not SessionState.CONNECTED:
+        if (
+            executed
+            or session != self._session_id
+            or self.session_state is not SessionState.CONNECTED
+        ):
             raise self._lost(operation)
         return result
 
@@ -341,7 +334,7 @@ class MemoryStore:
     def _check_connected(self) -> None:
         if self._closed:
             raise IllegalStateError("the metadata store is closed")
-        if self._state is not SessionState.CONNECTED:
+        if self.session_state is not SessionState.CONNECTED:
             raise MetadataUnavailable("no connection to the metadata store")
 
     def _lost(self, operation: str) -> UnknownOutcome | MetadataUnavailable:
@@ -350,19 +343,9 @@ class MemoryStore:
         return MetadataUnavailable(f"the reply to {operation} was lost")
 
     def _set_state(self, state: SessionState) -> None:
-        if state is not self._state and not self._closed:
-            self._state = state
-            for listener in list(self._listeners):
-                listener(state)
-
-    def _fire_all(self) -> None:
-        for key in list(self._watches):
-            self._fire(key)
+        if not self._closed:
+            self._listeners.set(state)
 
     def _fire(self, key: str) -> None:
-        if self._state is SessionState.CONNECTED and self._watches.get(key):
-            asyncio.get_running_loop().call_soon(self._deliver, key)
-
-    def _deliver(self, key: str) -> None:
-        for callback in list(self._watches.get(key, ())):
-            callback(key)
+        if self.session_state is SessionState.CONNECTED:
+            self._watches.fire(key)
