@@ -8,10 +8,8 @@ import os
 import signal
 
 from octavo.supervisor.cluster_file import ProcessEntry, State
-from octavo.supervisor.spec import ChildSpec
+from octavo.supervisor.spec import PARENT_PID_VARIABLE, ChildSpec
 
-PARENT_PID_VARIABLE = "OCTAVO_PARENT_PID"
-"""A server that finds this in its environment dies with that process (see `octavo.cli.servers`)."""
 _LOG_TAIL_BYTES = 4096
 
 

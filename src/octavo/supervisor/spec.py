@@ -19,6 +19,8 @@ DEFAULT_BROKERS = 1
 EMBEDDED = "embedded"
 """Value of `metadata` that makes the supervisor host the store itself."""
 ROOT_KEY = "/octavo"
+PARENT_PID_VARIABLE = "OCTAVO_PARENT_PID"
+"""A server that finds this in its environment dies with that process (see `octavo.cli.servers`)."""
 
 _CHILDREN_MAX = 64
 _NAME = re.compile(r"(bookie|broker)-[1-9][0-9]*")

@@ -1,0 +1,46 @@
+"""The root of the `octavo` command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from octavo import __version__
+from octavo.cli import cluster, consume, export, ledgers, produce, servers, topics
+from octavo.cli.output import write_text
+
+app = typer.Typer(
+    name="octavo",
+    help="Octavo, a distributed message queue: `octavo up` starts one here.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Octavo, a distributed message queue: `octavo up` starts one here."""
+    if version:
+        write_text(f"octavo {__version__}\n")
+    elif context.invoked_subcommand is None:
+        write_text(context.get_help() + "\n")
+
+
+for command in (
+    cluster.up,
+    cluster.status,
+    cluster.down,
+    produce.produce,
+    consume.consume,
+    export.export,
+    servers.broker,
+    servers.bookie,
+):
+    app.command()(command)
+app.add_typer(topics.app, name="topic")
+app.add_typer(ledgers.cluster_app, name="cluster")
+app.add_typer(ledgers.ledger_app, name="ledger")

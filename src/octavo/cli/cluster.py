@@ -1,0 +1,254 @@
+"""`octavo up`, `status`, `down`: the one-command cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.failures import ExitCode, say_error
+from octavo.cli.output import Format, FormatOption, Row, emit_rows, note, write_text
+from octavo.cli.session import parse_settings
+from octavo.runtime.errors import RequestTimedOut
+from octavo.supervisor.spec import (
+    DEFAULT_BOOKIES,
+    DEFAULT_BROKERS,
+    DEFAULT_PORT,
+    EMBEDDED,
+    ClusterSpec,
+)
+
+if TYPE_CHECKING:
+    from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry
+
+DEFAULT_DATA = pathlib.Path("octavo-data")
+DETACHED_LOG = "up.log"
+DOWN_TIMEOUT_S = 60.0
+STATUS_CHECK_S = 1.0
+
+DataOption = Annotated[
+    pathlib.Path, typer.Option("--data", help="Folder with everything the cluster stores.")
+]
+
+
+def up(
+    bookies: Annotated[
+        int | None,
+        typer.Option(help=f"Storage servers. [default: {DEFAULT_BOOKIES}, or as before]"),
+    ] = None,
+    brokers: Annotated[
+        int | None, typer.Option(help=f"Brokers. [default: {DEFAULT_BROKERS}, or as before]")
+    ] = None,
+    data: DataOption = DEFAULT_DATA,
+    port: Annotated[
+        int, typer.Option(help="Port of the first broker; 0 takes free ports and keeps them.")
+    ] = DEFAULT_PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    metadata: Annotated[
+        str, typer.Option(help="Metadata store: embedded, or zk://host:2181/octavo.")
+    ] = EMBEDDED,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once it runs.")] = False,
+    bookie_set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of each bookie.")
+    ] = None,
+    broker_set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of each broker.")
+    ] = None,
+    start_timeout: Annotated[float, typer.Option(help="Seconds to wait for each server.")] = 60.0,
+    control: Annotated[bool, typer.Option("--control", hidden=True)] = False,
+) -> int:
+    """Start a cluster on this machine; Ctrl-C stops it, its data stays."""
+    # Imported here: other commands do not need the process table.
+    from octavo.supervisor.cluster_file import read_cluster_file
+
+    data = data.absolute()
+    before = read_cluster_file(data)
+    spec = ClusterSpec(
+        data_dir=data,
+        bookies=bookies or (before.bookies if before else DEFAULT_BOOKIES),
+        brokers=brokers or (before.brokers if before else DEFAULT_BROKERS),
+        host=host,
+        port=port,
+        metadata=metadata,
+        bookie_settings=parse_settings(bookie_set or [], "--bookie-set"),
+        broker_settings=parse_settings(broker_set or [], "--broker-set"),
+        start_timeout_s=start_timeout,
+    )
+    spec.validate()
+    return _detached(spec) if detach else _serve(spec, control=control)
+
+
+def _serve(spec: ClusterSpec, *, control: bool) -> int:
+    # Imported here: the supervisor loads gRPC and the metadata server.
+    from octavo.runtime.telemetry import configure_logging
+    from octavo.supervisor.layout import log_path
+    from octavo.supervisor.serve import answer, serve
+    from octavo.supervisor.supervisor import SUPERVISOR, ClusterEvent
+
+    log = log_path(spec.data_dir, SUPERVISOR)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    configure_logging("INFO", log)
+
+    def on_event(event: ClusterEvent) -> None:
+        if control:
+            answer(event)
+        elif event.kind != "starting":
+            note(event.text)
+
+    def on_up(cluster: ClusterFile) -> None:
+        if control:
+            answer(ClusterEvent("ready", SUPERVISOR, cluster.bootstrap_servers), event="up")
+        else:
+            write_text(_welcome(cluster, spec.data_dir))
+            note("Ctrl-C stops it; the data stays.")
+
+    note(f"octavo {spec.bookies} bookies, {spec.brokers} brokers; data in {spec.data_dir}")
+    asyncio.run(serve(spec, on_event=on_event, on_up=on_up, control=control))
+    note("octavo stopped")
+    return ExitCode.OK
+
+
+def _welcome(cluster: ClusterFile, data_dir: pathlib.Path) -> str:
+    first = cluster.bootstrap_servers.split(",", 1)[0]
+    setting = ""
+    if first != f"127.0.0.1:{DEFAULT_PORT}":
+        setting = f"export OCTAVO_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}\n"
+    return (
+        f"octavo is up at {cluster.bootstrap_servers} ({data_dir / 'cluster.json'})\n{setting}"
+        "octavo topic create orders && echo hello | octavo produce orders && "
+        "octavo consume orders --from start\n"
+    )
+
+
+def _detached(spec: ClusterSpec) -> int:
+    """Run the same cluster from a background process; return once it is up or has failed."""
+    logs = spec.data_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    log_path = logs / DETACHED_LOG
+    reading, writing = os.pipe()
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "octavo", *_up_words(spec)],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(writing)
+    welcome = os.read(reading, select.PIPE_BUF)  # one write of less than that, or the end
+    os.close(reading)
+    if not welcome:
+        code = process.wait()
+        sys.stderr.write(log_path.read_text("utf-8", "replace"))
+        return code or ExitCode.ERROR
+    write_text(welcome.decode())
+    note(
+        f"running in the background (pid {process.pid}); "
+        f"`octavo down --data {spec.data_dir}` stops it"
+    )
+    return ExitCode.OK
+
+
+def _up_words(spec: ClusterSpec) -> list[str]:
+    words = ["up", "--data", str(spec.data_dir), "--host", spec.host, "--port", str(spec.port)]
+    words += ["--bookies", str(spec.bookies), "--brokers", str(spec.brokers)]
+    words += ["--metadata", spec.metadata, "--start-timeout", str(spec.start_timeout_s)]
+    for option, settings in (
+        ("--bookie-set", spec.bookie_settings),
+        ("--broker-set", spec.broker_settings),
+    ):
+        for key, value in settings.items():
+            words += [option, f"{key}={value}"]
+    return words
+
+
+def _require(data: pathlib.Path) -> ClusterFile:
+    # Imported here: see `up`.
+    from octavo.supervisor.cluster_file import read_cluster_file
+
+    cluster = read_cluster_file(data)
+    if cluster is None:
+        raise FileNotFoundError(2, "no cluster was started here", str(data))
+    return cluster
+
+
+def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE) -> int:
+    """Show the processes of the cluster in a data folder; exit code 5 unless all are ready."""
+    cluster = _require(data.absolute())
+    alive = cluster.supervisor_alive()
+    serving = asyncio.run(_check(cluster)) if alive else {}
+    rows: list[Row] = [
+        {
+            "name": "metadata",
+            "role": "metadata",
+            "pid": cluster.supervisor_pid if alive else 0,
+            "address": cluster.metadata,
+            "state": "ready" if alive else "down",
+            "log": cluster.metadata_log,
+        }
+    ]
+    rows += [_row(entry, alive, serving.get(entry.name, False)) for entry in cluster.children]
+    emit_rows(rows, output)
+    if not alive:
+        say_error("the cluster is not running", f"start it with `octavo up --data {data}`")
+    return ExitCode.OK if all(row["state"] == "ready" for row in rows) else ExitCode.UNAVAILABLE
+
+
+def _row(entry: ProcessEntry, alive: bool, serving: bool) -> Row:
+    state = entry.state if alive else "down"
+    if state == "ready" and not serving:
+        state = "not answering"
+    return {
+        "name": entry.name,
+        "role": entry.role,
+        "pid": entry.pid if alive else 0,
+        "address": entry.address,
+        "state": state,
+        "log": entry.log,
+    }
+
+
+async def _check(cluster: ClusterFile) -> dict[str, bool]:
+    # Imported here: loads gRPC.
+    from octavo.supervisor.health import is_serving
+
+    answers = await asyncio.gather(
+        *(is_serving(entry.health_address, STATUS_CHECK_S) for entry in cluster.children)
+    )
+    return {entry.name: ok for entry, ok in zip(cluster.children, answers, strict=True)}
+
+
+def down(
+    data: DataOption = DEFAULT_DATA,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=1)] = DOWN_TIMEOUT_S,
+) -> int:
+    """Stop the cluster in a data folder; its data stays."""
+    # Imported here: see `up`.
+    import psutil
+
+    cluster = _require(data.absolute())
+    if not cluster.supervisor_alive():
+        note("the cluster is not running")
+        return ExitCode.OK
+    try:
+        process = psutil.Process(cluster.supervisor_pid)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.AccessDenied as error:
+        raise PermissionError(13, "not allowed to stop the cluster", str(data)) from error
+    except psutil.TimeoutExpired as error:
+        raise RequestTimedOut(
+            f"pid {cluster.supervisor_pid} still runs after {timeout:.0f} s",
+            hint=f"read {cluster.metadata_log}",
+        ) from error
+    note("octavo stopped")
+    return ExitCode.OK

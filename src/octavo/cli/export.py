@@ -1,0 +1,67 @@
+"""`octavo export`: closed ledgers as Arrow files."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from octavo.cli.failures import ExitCode
+from octavo.cli.output import Format, FormatOption, emit_one, note
+from octavo.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    BootstrapOption,
+    TimeoutOption,
+    connected,
+)
+
+
+def export(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    to: Annotated[pathlib.Path, typer.Option("--to", help="Folder to write to.")],
+    codec: Annotated[str, typer.Option(help="zstd, lz4 or none.")] = "zstd",
+    form: Annotated[str, typer.Option("--format", help="arrow or parquet.")] = "arrow",
+    roll: Annotated[
+        bool, typer.Option("--roll", help="Close the open ledgers first, so that nothing is left.")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Copy closed ledgers to files; run again, it adds only what is new."""
+    # Imported here: loads Arrow.
+    from octavo.spark.export import ExportProgress, export_topic
+
+    def progress(made: ExportProgress) -> None:
+        note(
+            f"partition {made.partition}: {made.rows} records of {len(made.ledgers)} ledgers "
+            f"({made.groups_done}/{made.groups_total})"
+        )
+
+    with connected(bootstrap, timeout) as client:
+        partitions = client.admin.describe_topic(topic).partitions
+        if roll:
+            for partition in partitions:
+                client.admin.roll(topic, partition.partition)
+    report = export_topic(bootstrap, topic, to, codec=codec, fmt=form, progress=progress)
+    for partition_number, first, end in report.lost:
+        note(
+            f"warning: partition {partition_number}: offsets {first} to {end - 1} were removed by "
+            "retention before any export"
+        )
+    if report.open_ledgers:
+        note(f"{report.open_ledgers} ledgers are still open and were left out; --roll closes them")
+    emit_one(
+        {
+            "topic": report.topic,
+            "folder": report.root,
+            "files": len(report.files),
+            "records": report.rows,
+            "bytes": report.bytes,
+            "ledgers": report.ledgers,
+        },
+        output,
+    )
+    return ExitCode.OK

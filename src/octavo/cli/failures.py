@@ -1,0 +1,85 @@
+"""From exceptions to exit codes and to the two lines that a person reads on stderr."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import traceback
+
+from octavo.runtime import errors
+
+TRACE_VARIABLE = "OCTAVO_TRACE"
+
+
+class ExitCode(enum.IntEnum):
+    """Stable exit codes (spec interface §2)."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    DENIED = 4
+    UNAVAILABLE = 5
+    TIMEOUT = 6
+    INTERRUPTED = 130
+
+
+class OutputClosed(Exception):
+    """The reader of our standard output went away: end quietly."""
+
+
+_BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (errors.ConfigError, ExitCode.USAGE),
+    (errors.UnknownTopic, ExitCode.NOT_FOUND),
+    (errors.InvalidPartition, ExitCode.NOT_FOUND),
+    (errors.NoSuchLedger, ExitCode.NOT_FOUND),
+    (errors.NoSuchEntry, ExitCode.NOT_FOUND),
+    (errors.RequestTimedOut, ExitCode.TIMEOUT),
+    (errors.FlushTimeout, ExitCode.TIMEOUT),
+    (errors.DeliveryFailed, ExitCode.TIMEOUT),
+    (errors.RetriableError, ExitCode.UNAVAILABLE),
+    (TimeoutError, ExitCode.TIMEOUT),
+    (PermissionError, ExitCode.DENIED),
+    (FileNotFoundError, ExitCode.NOT_FOUND),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+)
+
+
+def exit_code_for(error: BaseException) -> ExitCode:
+    """The first matching class of the table decides; anything unknown is 1."""
+    return next((code for cls, code in _BY_CLASS if isinstance(error, cls)), ExitCode.ERROR)
+
+
+def report(error: BaseException) -> ExitCode:
+    """Print cause and hint to stderr, return the exit code; `OCTAVO_TRACE=1` adds the traceback."""
+    if os.environ.get(TRACE_VARIABLE) == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    code = exit_code_for(error)
+    if isinstance(error, errors.OctavoError):
+        say_error(error.cause, error.hint)
+    elif isinstance(error, KeyboardInterrupt):
+        pass
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        say_error(f"{where}{error.strerror or error}", "")
+    elif isinstance(error, (ValueError, TimeoutError)):
+        say_error(str(error) or type(error).__name__, "")
+    else:
+        say_error(
+            f"unexpected {type(error).__name__}: {error}",
+            f"this is a bug in Octavo: run again with {TRACE_VARIABLE}=1 and report the traceback",
+        )
+    return code
+
+
+def say_error(cause: str, hint: str) -> None:
+    """One line for what happened, one for what to do."""
+    sys.stderr.write(f"error: {_one_line(cause)}\n")
+    if hint:
+        sys.stderr.write(f"hint: {_one_line(hint)}\n")
+    sys.stderr.flush()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

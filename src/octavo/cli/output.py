@@ -1,0 +1,156 @@
+"""Everything the commands print: results on stdout in one of four formats, progress on stderr."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from octavo.cli.failures import OutputClosed
+
+Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
+Row = Mapping[str, Value]
+
+
+class Format(enum.StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Form of the output.")]
+
+
+def note(text: str) -> None:
+    """Progress for a person: stderr, one line."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def closed_pipe_is_quiet() -> Iterator[None]:
+    """Turn a reader that went away into OutputClosed, which ends the command with success."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
+def write_text(text: str) -> None:
+    """Write to stdout at once."""
+    with closed_pipe_is_quiet():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def write_bytes(data: bytes, *, flush: bool) -> None:
+    """Write raw bytes to stdout."""
+    with closed_pipe_is_quiet():
+        sys.stdout.buffer.write(data)
+        if flush:
+            sys.stdout.buffer.flush()
+
+
+def emit_rows(rows: Sequence[Row], form: Format, *, title: str = "") -> None:
+    """Print a list of things; all rows have the same columns."""
+    match form:
+        case Format.JSON:
+            write_text(json.dumps(list(rows), indent=2) + "\n")
+        case Format.YAML:
+            write_text(to_yaml(list(rows)))
+        case Format.CSV:
+            write_text(to_csv(rows))
+        case Format.TABLE:
+            write_text(to_table(rows, title))
+
+
+def emit_one(thing: Row, form: Format) -> None:
+    """Print one thing: an object in JSON and YAML, name and value below each other in a table."""
+    match form:
+        case Format.JSON:
+            write_text(json.dumps(thing, indent=2) + "\n")
+        case Format.YAML:
+            write_text(to_yaml(thing))
+        case Format.CSV:
+            write_text(to_csv([thing]))
+        case Format.TABLE:
+            width = max((len(name) for name in thing), default=0)
+            lines = [f"{name.ljust(width)}  {cell(value)}" for name, value in thing.items()]
+            write_text("\n".join(lines) + "\n")
+
+
+def cell(value: Value) -> str:
+    """One value as a table or CSV shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float, str)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={cell(inner)}" for name, inner in value.items())
+    return ", ".join(cell(inner) for inner in value)
+
+
+def to_table(rows: Sequence[Row], title: str = "") -> str:
+    """Columns in line, headings in capitals; numbers to the right."""
+    if not rows:
+        return f"(no {title})\n" if title else "(nothing)\n"
+    names = list(rows[0])
+    texts = [[cell(row[name]) for name in names] for row in rows]
+    heads = [name.replace("_", " ").upper() for name in names]
+    widths = [max(len(line[i]) for line in [heads, *texts]) for i in range(len(names))]
+    right = [all(isinstance(row[name], (int, float)) for row in rows) for name in names]
+    lines = []
+    for line in [heads, *texts]:
+        cells = [
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """RFC 4180 with a heading line; nested values as JSON."""
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow(
+            "" if v is None else v if isinstance(v, (bool, int, float, str)) else json.dumps(v)
+            for v in row.values()
+        )
+    return text.getvalue()
+
+
+def to_yaml(value: Value, indent: int = 0) -> str:
+    """Block-style YAML; scalars are written as JSON, which YAML 1.2 reads as is."""
+    pad = "  " * indent
+    if isinstance(value, Mapping) and value:
+        return "".join(f"{pad}{name}:{_nested(inner, indent)}" for name, inner in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        lines = []
+        for inner in value:
+            text = to_yaml(inner, indent + 1)
+            lines.append(f"{pad}- {text.lstrip()}")
+        return "".join(lines)
+    return f"{pad}{json.dumps(value)}\n"
+
+
+def _nested(value: Value, indent: int) -> str:
+    is_block = isinstance(value, (Mapping, Sequence)) and not isinstance(value, str) and bool(value)
+    text = to_yaml(value, indent + 1)
+    return f"\n{text}" if is_block else f" {text.lstrip()}"

@@ -1,0 +1,99 @@
+"""`octavo bookie` and `octavo broker`: one server process each, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Annotated
+
+import typer
+
+from octavo.cli.session import parse_settings
+from octavo.runtime.errors import IllegalStateError
+from octavo.supervisor.spec import PARENT_PID_VARIABLE
+
+IdOption = Annotated[str, typer.Option("--id", help="Name of this server, unique in its cluster.")]
+MetadataOption = Annotated[
+    str,
+    typer.Option(
+        "--metadata", help="zk://host:2181[,host:port]/octavo or embedded://host:port/octavo"
+    ),
+]
+HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="KEY=VALUE", help="Any other setting of this server; repeatable."),
+]
+AdvertisedOption = Annotated[
+    str | None,
+    typer.Option("--advertised", help="host:port that others are told; default: where it listens."),
+]
+
+
+def bookie(
+    bookie_id: IdOption,
+    metadata: MetadataOption,
+    data: Annotated[pathlib.Path, typer.Option("--data", help="Folder of its journal and index.")],
+    host: HostOption = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Data port; 0 takes a free one.")] = 3181,
+    control_port: Annotated[
+        int, typer.Option("--control-port", help="Port of health and admin; 0 takes a free one.")
+    ] = 3182,
+    advertised: AdvertisedOption = None,
+    settings: SettingsOption = None,
+) -> int:
+    """Run one bookie: the storage of entries."""
+    end_with_supervisor()
+    # Imported here: a bookie loads RocksDB, other commands must not.
+    from octavo.bookie.config import BookieConfig
+    from octavo.bookie.process import run
+
+    config = BookieConfig.load(
+        bookie_id=bookie_id,
+        metadata_url=metadata,
+        data_dir=data,
+        host=host,
+        port=port,
+        control_port=control_port,
+        advertised_address=advertised,
+        **parse_settings(settings or [], "-X"),
+    )
+    return run(config)
+
+
+def broker(
+    broker_id: IdOption,
+    metadata: MetadataOption,
+    host: HostOption = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="gRPC port; 0 takes a free one.")] = 7650,
+    advertised: AdvertisedOption = None,
+    settings: SettingsOption = None,
+) -> int:
+    """Run one broker: it serves topics and keeps nothing."""
+    end_with_supervisor()
+    # Imported here: a broker loads gRPC and the codecs, other commands must not.
+    from octavo.serving.config import BrokerConfig
+    from octavo.serving.process import run
+
+    config = BrokerConfig.load(
+        broker_id=broker_id,
+        metadata_url=metadata,
+        host=host,
+        port=port,
+        advertised_address=advertised,
+        **parse_settings(settings or [], "-X"),
+    )
+    return run(config)
+
+
+def end_with_supervisor() -> None:
+    """Under a supervisor, die with it: a killed `octavo up` must not leave servers behind."""
+    expected = os.environ.pop(PARENT_PID_VARIABLE, None)
+    if expected is None:
+        return
+    # Imported here: loads uvloop, which commands without a server do not need.
+    from octavo.runtime.process import die_with_parent
+
+    die_with_parent()
+    if os.getppid() != int(expected):
+        raise IllegalStateError("the supervisor ended while this server was starting")

@@ -1,0 +1,52 @@
+"""A connected SDK client for one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.client.messaging import Client
+
+DEFAULT_BOOTSTRAP = "localhost:7650"
+DEFAULT_TIMEOUT_S = 10.0
+
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "-b",
+        "--bootstrap",
+        envvar="OCTAVO_BOOTSTRAP_SERVERS",
+        help="Brokers to start from, host:port, comma separated.",
+    ),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="Seconds to wait for the cluster.", min=0.1)
+]
+
+
+@contextmanager
+def connected(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Client]:
+    """A client that has reached a broker within `timeout_s`; closed at the end."""
+    # Imported here and not above: the SDK loads gRPC, which `octavo --help` must not pay for.
+    from octavo.client.messaging import Client
+
+    with Client(bootstrap) as client:
+        client.connect(timeout=timeout_s)
+        yield client
+
+
+def parse_settings(pairs: list[str], option: str) -> dict[str, str]:
+    """KEY=VALUE words as a dict."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"{option} {pair!r} is not of the form KEY=VALUE")
+        settings[key.strip()] = value.strip()
+    return settings

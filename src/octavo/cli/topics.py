@@ -1,0 +1,120 @@
+"""`octavo topic …`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from octavo.cli.failures import ExitCode
+from octavo.cli.output import Format, FormatOption, Row, emit_one, emit_rows, note
+from octavo.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    BootstrapOption,
+    TimeoutOption,
+    connected,
+    parse_settings,
+)
+from octavo.runtime.errors import ConfigError, TopicAlreadyExists
+
+app = typer.Typer(help="Create, list, describe and delete topics.")
+
+TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
+
+
+@app.command()
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Option("-p", "--partitions", help="How many.")] = 6,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Create a topic."""
+    settings = parse_settings(config or [], "--config")
+    with connected(bootstrap, timeout) as client:
+        try:
+            client.admin.create_topic(topic, partitions=partitions, config=settings)
+        except TopicAlreadyExists:
+            if not if_not_exists:
+                raise
+            note(f"topic {topic} exists already")
+            return ExitCode.OK
+    note(f"created topic {topic} with {partitions} partitions")
+    return ExitCode.OK
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option(help="Also the topics of the system.")] = False,
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """List topics."""
+    with connected(bootstrap, timeout) as client:
+        topics = client.admin.list_topics(include_internal=internal)
+    rows: list[Row] = [
+        {"topic": topic.name, "partitions": len(topic.partitions)} for topic in topics
+    ]
+    emit_rows(rows, output, title="topics")
+    return ExitCode.OK
+
+
+@app.command()
+def describe(
+    topic: TopicArgument,
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Show settings, owners and offsets of a topic."""
+    with connected(bootstrap, timeout) as client:
+        found = client.admin.describe_topic(topic)
+        rows: list[Row] = []
+        for partition in found.partitions:
+            log = client.admin.describe_log(topic, partition.partition)
+            rows.append(
+                {
+                    "partition": partition.partition,
+                    "owner": partition.owner_id or None,
+                    "start": log.log_start,
+                    "end": log.high_watermark,
+                    "ledgers": len(log.segments),
+                    "bytes": sum(segment.size_bytes for segment in log.segments),
+                }
+            )
+    settings = dict(sorted(found.config.items()))
+    if output is Format.TABLE:
+        emit_one({"topic": found.name, "settings": settings or None}, output)
+    if output in (Format.TABLE, Format.CSV):
+        emit_rows(rows, output)
+    else:
+        emit_one({"topic": found.name, "settings": settings, "partitions": rows}, output)
+    return ExitCode.OK
+
+
+@app.command()
+def delete(
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Really delete it and its data.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Delete a topic and everything in it."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"topic {topic} was not deleted", hint="add --yes to delete its data")
+        typer.confirm(f"Delete topic {topic} and everything in it?", abort=True, err=True)
+    with connected(bootstrap, timeout) as client:
+        client.admin.delete_topic(topic)
+    note(f"deleted topic {topic}")
+    return ExitCode.OK
