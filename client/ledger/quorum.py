@@ -1,0 +1,472 @@
+"""The writer's brain: quorum writes and ensemble changes as a pure state machine (§3).
+
+Owns the state of one ledger handle: LAP, LAC, which slots failed, whether an ensemble change is
+under way, and why the handle stopped. Events come in as method calls that carry time; actions
+come out as lists of the tuples of `quorum_actions`. No socket, clock, metadata store or `await`:
+`writer.py` is its shell.
+
+The shell must carry out actions in order. It learns about confirmed entries by comparing `lac` and
+`first_copy` before and after an event. Rules are cited by their ids of spec/ledger.md.
+
+    add ──► lap+1                      acked ──► marks ──► lac, first_copy (frozen if `changing`)
+    slot failed ──► ChooseReplacements ──► replacements() ──► CommitEnsemble ──► change_committed()
+                       ▲                     └ none: degraded, retry 5 s        └ Resend, pop sweep
+    refused FENCED / CONFLICT / change conflict / add-quorum timeout ──► Stopped
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from octavo.client.ledger.quorum_actions import (
+    Action,
+    ChooseReplacements,
+    CommitEnsemble,
+    FailedSlot,
+    HandleState,
+    QuorumLimits,
+    Resend,
+    RetrySlot,
+    Stopped,
+    StopReason,
+    WriteLac,
+)
+from octavo.client.ledger.tally import AckTally, ack_reachable, write_set
+from octavo.metadata.ledger_record import Quorum
+from octavo.proto.bookie_wire import Status
+from octavo.runtime.ids import NO_ENTRY, EntryId, Member
+from octavo.runtime.invariant import invariant
+
+_NOTHING: Sequence[Action] = ()
+
+_STOPPING = {
+    Status.FENCED: StopReason.FENCED,
+    Status.UNAUTHORIZED: StopReason.FENCED,
+    Status.CONFLICT: StopReason.CONFLICT,
+}
+_RETRY_SAME_SLOT = frozenset({Status.NOT_ADMITTED_RETRY, Status.OVERLOADED, Status.NOT_READY})
+_REJECTED = frozenset({Status.BAD_DIGEST, Status.TOO_LARGE, Status.BAD_VERSION, Status.BAD_REQUEST})
+_NO_QUARANTINE = frozenset({Status.READONLY, Status.DISK_FULL, Status.WRONG_INCARNATION})
+
+
+class _Slot:
+    """What the handle knows of one slot besides its marks."""
+
+    __slots__ = ("failure", "generation", "member", "refused", "rejected", "retry_at", "since")
+
+    def __init__(self, member: Member, generation: int) -> None:
+        self.member = member
+        self.generation = generation
+        self.failure: FailedSlot | None = None
+        self.refused = False  # the shell keeps refused entries, to send them at `retry_at`
+        self.retry_at = 0.0
+        self.since: float | None = None  # refused without a success since then
+        self.rejected = False  # the bytes were rejected once already
+
+
+class QuorumCore:
+    """Write path of one ledger handle; see the module's text.
+
+    Args:
+        quorum: E, Qw, Qa of the ledger.
+        members: the ensemble as created; one member per slot.
+        limits: bounds.
+        now: monotonic seconds.
+        domains: fault domain per slot, for `min_domains_for_ack` (3.8).
+    """
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        members: Sequence[Member],
+        *,
+        now: float,
+        limits: QuorumLimits | None = None,
+        domains: Sequence[str] = (),
+    ) -> None:
+        invariant(len(members) == quorum.ensemble, "ensemble has another size than E")
+        invariant(_distinct(members), "a bookie appears twice in an ensemble")
+        self.quorum = quorum
+        self.limits = limits or QuorumLimits()
+        self.lap: EntryId = NO_ENTRY
+        self.lac: EntryId = NO_ENTRY
+        self.first_copy: EntryId = NO_ENTRY
+        """Every entry up to here has at least one copy; provisional (A4)."""
+        self.length = 0
+        self.lac_length = 0
+        self.last_key: EntryId = EntryId(0)
+        self.state = HandleState.OPEN
+        self.stopped: Stopped | None = None
+        self.changing = False
+        self.changes = 0
+        self.sent_lac: EntryId = NO_ENTRY
+        """Highest LAC that members learned, by an entry's header or explicitly."""
+        self._tally = AckTally(quorum, domains=domains, min_domains=self.limits.min_domains_for_ack)
+        self._slots = [_Slot(member, 0) for member in members]
+        self._generation = 0
+        self._active: tuple[int, ...] = tuple(range(quorum.ensemble))
+        self._proposed: dict[int, Member] = {}
+        self._proposed_domains: dict[int, str] = {}
+        self._lengths: deque[int] = deque()  # cumulative length of each pending entry
+        self._stamps: deque[tuple[int, float]] = deque()  # (first entry added at, time)
+        self._next_change_at = now
+        self._idle_since = now
+        self._lap_at_tick: EntryId = NO_ENTRY
+
+    # --- what the shell reads ---
+
+    @property
+    def pending(self) -> int:
+        """Entries handed out and not yet confirmed."""
+        return self.lap - self.lac
+
+    @property
+    def ensemble(self) -> tuple[Member, ...]:
+        """The ensemble as committed in the metadata."""
+        return tuple(slot.member for slot in self._slots)
+
+    @property
+    def failed(self) -> tuple[FailedSlot, ...]:
+        """Slots that take no adds at present."""
+        return tuple(slot.failure for slot in self._slots if slot.failure is not None)
+
+    @property
+    def too_many_changes(self) -> bool:
+        """M-6: the owner should roll to a new ledger."""
+        return self.changes >= self.limits.max_ensemble_changes
+
+    @property
+    def active_slots(self) -> tuple[int, ...]:
+        """Slots that take adds; with E = Qw every entry goes to each of them."""
+        return self._active
+
+    @property
+    def busy(self) -> bool:
+        """True while `tick` may have something to do."""
+        return self.state is not HandleState.STOPPED and (
+            self.pending > 0
+            or self.lac > self.sent_lac
+            or len(self._active) < len(self._slots)
+            or any(slot.refused for slot in self._slots)
+        )
+
+    def generation(self, slot: int) -> int:
+        """Identity of the slot's present occupant (W-8)."""
+        return self._slots[slot].generation
+
+    def send_slots(self, entry: int) -> tuple[int, ...]:
+        """Healthy slots of the entry's write set (C-1)."""
+        active = self._active
+        if self.quorum.ensemble == self.quorum.write:
+            return active
+        return tuple(slot for slot in write_set(entry, self.quorum) if slot in active)
+
+    # --- adds ---
+
+    def keeps_refused(self, slot: int, generation: int) -> bool:
+        """True when the shell must keep what this slot just refused, for `RetrySlot`."""
+        state = self._slots[slot]
+        alive = self.state is not HandleState.STOPPED and state.failure is None
+        return alive and state.generation == generation
+
+    def add(self, payload_bytes: int, now: float) -> EntryId:
+        """W-1: assign the next entry id and length. The shell has checked `state`."""
+        entry = EntryId(self.lap + 1)
+        self.lap = entry
+        self.length += payload_bytes
+        self._lengths.append(self.length)
+        stamps = self._stamps
+        if not stamps or stamps[-1][1] != now:
+            stamps.append((entry, now))
+        if self.lac > self.sent_lac:
+            self.sent_lac = self.lac  # it travels in this entry's header (E-3)
+        return entry
+
+    def acked(self, slot: int, generation: int, first: int, last: int) -> Sequence[Action]:
+        """A bookie confirmed the entries of `first`..`last` that its slot stores (W-2, W-8)."""
+        state = self._slots[slot]
+        if state.generation != generation or self.state is HandleState.STOPPED:
+            return _NOTHING
+        if last > self.lap:
+            return self._stop(StopReason.REJECTED, f"slot {slot} confirmed unsent entry {last}")
+        if state.since is not None and not state.refused:
+            state.since = None
+        if self._tally.record(slot, first, last) and not self.changing:
+            self._sweep()
+        return _NOTHING
+
+    def refused(
+        self, slot: int, generation: int, first: int, last: int, status: Status, now: float
+    ) -> Sequence[Action]:
+        """A bookie refused the entries of `first`..`last` of its slot (3.4).
+
+        When `keeps_refused` is true afterwards the shell keeps these entries for `RetrySlot`.
+        """
+        state = self._slots[slot]
+        if state.generation != generation or self.state is HandleState.STOPPED:
+            return _NOTHING
+        reason = _STOPPING.get(status)
+        if reason is not None:
+            return self._stop(reason, f"{state.member} answered {status.name}")
+        if state.failure is not None:
+            return _NOTHING
+        if status in _REJECTED:
+            if state.rejected:
+                return self._stop(
+                    StopReason.REJECTED, f"{state.member} answered {status.name} twice"
+                )
+            state.rejected = True
+            return [RetrySlot(slot, generation, new_connection=True)]
+        if status in _RETRY_SAME_SLOT:
+            return self._retry_later(slot, status, now)
+        return self.slot_failed(slot, generation, status, now)
+
+    def slot_failed(
+        self, slot: int, generation: int, status: Status, now: float
+    ) -> Sequence[Action]:
+        """The slot's bookie timed out, disconnected or cannot take adds (3.4, W-7)."""
+        state = self._slots[slot]
+        stale = state.generation != generation or state.failure is not None
+        if stale or self.state is HandleState.STOPPED:
+            return _NOTHING
+        state.failure = FailedSlot(slot, state.member, status, status not in _NO_QUARANTINE)
+        state.refused = False
+        self._refresh_active()
+        if self.pending == 0:
+            # W-7: nothing waits for this slot; the next add or tick replaces it.
+            # self._next_change_at = max(self._next_change_at, now +
+            # self.limits.late_failure_delay_s)
+            return _NOTHING
+        self._next_change_at = now
+        return self._start_change(now)
+
+    # --- ensemble change (3.6) ---
+
+    def replacements(
+        self, chosen: Mapping[int, Member], now: float, domains: Mapping[int, str] | None = None
+    ) -> Sequence[Action]:
+        """C-2: what placement found for the failed slots; may be partial or empty (3.7)."""
+        if self.state is HandleState.STOPPED or not self.changing:
+            return _NOTHING
+        if not chosen:
+            self.changing = False
+            self._next_change_at = now + self.limits.change_retry_s
+            return self._go_on_degraded("no bookie can replace them")
+        members = list(self.ensemble)
+        for slot, member in chosen.items():
+            invariant(self._slots[slot].failure is not None, "replacing a healthy slot")
+            members[slot] = member
+        invariant(_distinct(members), "a bookie appears twice in an ensemble")
+        start = EntryId(self.lac + 1)
+        invariant(start >= self.last_key, "C-3: ensemble change below the last key")
+        self._proposed = dict(chosen)
+        self._proposed_domains = dict(domains or {})
+        return [CommitEnsemble(start, tuple(members))]
+
+    def change_committed(self, now: float) -> Sequence[Action]:
+        """C-6: the CAS is known to be committed. Install, unset, re-send, sweep, in this order."""
+        invariant(bool(self._proposed), "a change was committed that was not proposed")
+        self.last_key = EntryId(self.lac + 1)
+        self.changes += 1
+        replaced = self._install(self._proposed)
+        if self.state is HandleState.STOPPED:
+            self.changing = False
+            return _NOTHING
+        actions = self._resend_pending(replaced)
+        self.changing = False
+        self._sweep()
+        if len(self._active) < len(self._slots):  # C-5
+            actions.extend(self._start_change(now))
+        return actions
+
+    def change_conflicted(self, cause: str) -> Sequence[Action]:
+        """C-4: the ledger is IN_RECOVERY or CLOSED, or the last ensemble is not ours."""
+        self._drop_proposal()
+        return self._stop(StopReason.FENCED, cause)
+
+    def change_deferred(self, now: float) -> Sequence[Action]:
+        """The CAS is known not to be committed: the store cannot be reached. Try again later."""
+        self._drop_proposal()
+        self._next_change_at = now + self.limits.change_retry_s
+        if self.state is not HandleState.STOPPED:
+            self._sweep()
+        return _NOTHING
+
+    def revive(self, slot: int, now: float) -> Sequence[Action]:
+        """The failed slot's bookie answers again, same incarnation: send what it missed (3.7).
+
+        Only entries above the LAC are sent; older ones it missed stay at Qa copies until the
+        replica check repairs them (C-8).
+        """
+        state = self._slots[slot]
+        if state.failure is None or self.changing or self.state is HandleState.STOPPED:
+            return _NOTHING
+        actions = self._resend_pending(self._install({slot: state.member}))
+        self._sweep()
+        return actions
+
+    # --- time, close ---
+
+    def tick(self, now: float) -> Sequence[Action]:
+        """Every 100 ms while `busy`: timeouts, delayed changes, retries, explicit LAC."""
+        if self.state is HandleState.STOPPED:
+            return _NOTHING
+        if self.pending and now - self._head_added_at() > self.limits.add_quorum_timeout_s:
+            return self._stop(
+                StopReason.ADD_QUORUM_TIMEOUT,
+                f"entry {self.lac + 1} had no quorum for {self.limits.add_quorum_timeout_s} s",
+            )
+        actions: list[Action] = []
+        if len(self._active) < len(self._slots) and now >= self._next_change_at:
+            actions.extend(self._start_change(now))
+        for index, slot in enumerate(self._slots):
+            actions.extend(self._retry_due(index, slot, now))
+        if self.pending or self.lap != self._lap_at_tick:
+            self._lap_at_tick = self.lap
+            self._idle_since = now
+        elif self.lac > self.sent_lac and now - self._idle_since >= self.limits.explicit_lac_idle_s:
+            self.sent_lac = self.lac
+            actions.append(WriteLac(self.lac))
+        return actions
+
+    def retry_change(self, now: float) -> Sequence[Action]:
+        """The set of live bookies changed: do not wait for the 5 s retry."""
+        if len(self._active) == len(self._slots):
+            return _NOTHING
+        self._next_change_at = now
+        return self._start_change(now)
+
+    def begin_close(self) -> None:
+        """W-9: no new adds; pending ones still resolve."""
+        if self.state is HandleState.OPEN:
+            self.state = HandleState.CLOSING
+
+    def abandon(self, cause: str) -> Sequence[Action]:
+        """The owner gives the handle up: freeze the LAC now."""
+        return self._stop(StopReason.ABANDONED, cause)
+
+    def close_point(self) -> tuple[EntryId, int]:
+        """W-9: last entry and length for the closing CAS. Nothing may be undecided any more."""
+        invariant(not self.changing, "W-9: close while an ensemble change is unresolved")
+        drained = self.state is HandleState.CLOSING and self.pending == 0
+        invariant(drained or self.state is HandleState.STOPPED, "W-9: close while adds may resolve")
+        return self.lac, self.lac_length
+
+    def validate(self) -> None:
+        """Check this object's promises against each other; run after each step in tests."""
+        invariant(NO_ENTRY <= self.lac <= self.first_copy <= self.lap, "lac <= first copy <= lap")
+        invariant(len(self._lengths) == self.pending, "one length per pending entry")
+        invariant(self.last_key <= self.lac + 1, "C-3: last key above the LAC's successor")
+        invariant(self.lac_length <= self.length, "confirmed length above the length")
+        invariant(_distinct(self.ensemble), "a bookie appears twice in an ensemble")
+        healthy = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
+        invariant(self._active == healthy, "active slots are the healthy ones")
+        self._tally.validate(self.lap)
+        if self.state is not HandleState.STOPPED and not self.changing:
+            reached = self._tally.complete_through(self.lac, self.lap)
+            invariant(reached == self.lac, "a complete head was not popped")
+
+    # --- inside ---
+
+    def _sweep(self) -> None:
+        """W-3: pop every complete head; move the LAC and the first-copy mark."""
+        reached = self._tally.complete_through(self.lac, self.lap)
+        lengths = self._lengths
+        for _ in range(reached - self.lac):
+            self.lac_length = lengths.popleft()
+        self.lac = EntryId(reached)
+        self._tally.settle(reached)
+        first = self._tally.first_copy_through(max(self.first_copy, reached), self.lap)
+        self.first_copy = EntryId(first)
+        stamps = self._stamps
+        while len(stamps) > 1 and stamps[1][0] <= reached + 1:
+            stamps.popleft()
+        if reached == self.lap:
+            stamps.clear()
+
+    def _head_added_at(self) -> float:
+        return self._stamps[0][1]
+
+    def _stop(self, reason: StopReason, cause: str) -> Sequence[Action]:
+        if self.state is HandleState.STOPPED:
+            return _NOTHING
+        self.state = HandleState.STOPPED
+        self.stopped = Stopped(reason, cause)
+        return [self.stopped]
+
+    def _refresh_active(self) -> None:
+        self._active = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
+
+    def _start_change(self, now: float) -> Sequence[Action]:
+        """C-1, unless a change is under way or refused (3.7)."""
+        if self.changing or now < self._next_change_at:
+            return _NOTHING
+        if not self.limits.ensemble_changes_enabled:
+            self._next_change_at = now + self.limits.change_retry_s
+            return self._revive_all(now)
+        if self.too_many_changes:
+            self._next_change_at = now + self.limits.change_retry_s
+            return self._go_on_degraded("the ledger had too many ensemble changes")
+        self.changing = True
+        return [ChooseReplacements(self.failed)]
+
+    def _revive_all(self, now: float) -> Sequence[Action]:
+        actions: list[Action] = []
+        for failed in self.failed:
+            actions.extend(self.revive(failed.slot, now))
+        return actions
+
+    def _go_on_degraded(self, why: str) -> Sequence[Action]:
+        """3.7: continue while Qa stays reachable in every write set, else stop."""
+        down = {failed.slot for failed in self.failed}
+        if ack_reachable(down, self.quorum):
+            self._sweep()
+            return _NOTHING
+        names = ", ".join(f"{f.member.bookie_id} ({f.status.name})" for f in self.failed)
+        return self._stop(StopReason.NOT_ENOUGH_BOOKIES, f"lost {names}; {why}")
+
+    def _install(self, members: Mapping[int, Member]) -> list[int]:
+        """New occupants: new identity (W-8), nothing above the LAC counts (C-6)."""
+        self._generation += 1
+        for index, member in members.items():
+            fresh = _Slot(member, self._generation)
+            self._slots[index] = fresh
+            self._tally.forget(index, self.lac, self._proposed_domains.get(index))
+        self._proposed = {}
+        self._proposed_domains = {}
+        self._refresh_active()
+        return sorted(members)
+
+    def _resend_pending(self, slots: Sequence[int]) -> list[Action]:
+        if self.pending == 0:
+            return []
+        first, last = EntryId(self.lac + 1), self.lap
+        return [Resend(slot, self._slots[slot].generation, first, last) for slot in slots]
+
+    def _drop_proposal(self) -> None:
+        self._proposed = {}
+        self._proposed_domains = {}
+        self.changing = False
+
+    def _retry_later(self, index: int, status: Status, now: float) -> Sequence[Action]:
+        """Same slot again after a pause, until the add timeout (3.4)."""
+        slot = self._slots[index]
+        if slot.since is None:
+            slot.since = now
+        elif now - slot.since > self.limits.add_timeout_s:
+            return self.slot_failed(index, slot.generation, status, now)
+        if not slot.refused:
+            slot.refused = True
+            slot.retry_at = now + self.limits.refusal_retry_s
+        return _NOTHING
+
+    def _retry_due(self, index: int, slot: _Slot, now: float) -> Sequence[Action]:
+        if not slot.refused or now < slot.retry_at or slot.failure is not None:
+            return _NOTHING
+        slot.refused = False
+        return [RetrySlot(index, slot.generation, new_connection=False)]
+
+
+def _distinct(members: Sequence[Member]) -> bool:
+    return len({member.bookie_id for member in members}) == len(members)
