@@ -1,0 +1,357 @@
+"""Exported files: Arrow IPC (or Parquet) written once, verified, and published under a name made of
+their content (spec/spark.md §5).
+
+Writing: stored batches of one or several ledgers of one partition go in; rows are regrouped into record
+batches of 8,192, so the bytes depend only on the rows and never on how entries were fetched (P13). Each
+finished file is synced, read back and compared with what was written before it gets its final name.
+Reading: record batches of an offset range, by the footer's random access.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from octavo.proto import batch as batches
+from octavo.runtime.errors import ConfigError, StorageFailed
+from octavo.spark.columns import EXPORTED, arrow_schema, is_control, slice_offsets, to_columns
+from octavo.spark.log_view import StoredBatch
+from octavo.spark.manifest import FileEntry
+from octavo.spark.tree import LocalTree
+
+BATCH_ROWS = 8192
+BATCH_BYTES_MAX = 32 << 20
+"""Large records make shorter record batches: 8,192 rows of 1 MiB would be 8 GiB."""
+FILE_BYTES_MAX = 256 << 20
+"""Arrow bytes after which a file is ended at the next record batch."""
+CODECS = ("zstd", "lz4", "none")
+FORMATS = ("arrow", "parquet")
+_ZSTD_LEVEL = 1
+_SCHEMA = arrow_schema(EXPORTED)
+
+
+def check_codec(codec: str, fmt: str) -> None:
+    """Raise ConfigError unless codec and format are known."""
+    for name, value, known in (("codec", codec, CODECS), ("format", fmt, FORMATS)):
+        if value not in known:
+            raise ConfigError(f"unknown export {name} {value!r}", hint=f"use {', '.join(known)}")
+
+
+class Rebatcher:
+    """Regroups record batches of any size into ones of BATCH_ROWS (or BATCH_BYTES_MAX)."""
+
+    def __init__(self) -> None:
+        self._pending: list[pa.RecordBatch] = []
+        self._rows = 0  # in pending; below BATCH_ROWS between calls
+        self._bytes = 0  # in pending; below BATCH_BYTES_MAX plus one batch
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take rows in; yields what became full."""
+        while rows.num_rows:
+            room = BATCH_ROWS - self._rows
+            part = rows.slice(0, room)
+            rows = rows.slice(part.num_rows)
+            self._pending.append(part)
+            self._rows += part.num_rows
+            self._bytes += part.nbytes
+            if self._rows == BATCH_ROWS or self._bytes >= BATCH_BYTES_MAX:
+                yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest, however small."""
+        if self._pending:
+            yield pa.concat_batches(self._pending)
+        self._pending, self._rows, self._bytes = [], 0, 0
+
+
+class _HashingFile(io.RawIOBase):
+    """A file that keeps the SHA-256 of what was written to it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__()
+        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115 (closed in close)
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:  # type: ignore[override]
+        """Append a buffer."""
+        view = memoryview(data)  # type: ignore[arg-type]
+        self.digest.update(view)
+        return self._file.write(view)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file; the digest stays."""
+        self._file.close()
+        super().close()
+
+
+@dataclass
+class _OpenFile:
+    """A file being written, and what its manifest entry will say."""
+
+    path: pathlib.Path
+    sink: _HashingFile
+    writer: pa.RecordBatchFileWriter | pq.ParquetWriter
+    ledgers: list[int]
+    schema_id: int
+    rows: int = 0
+    arrow_bytes: int = 0
+    first: int = -1
+    last: int = -1
+    stamps_ms: list[int] = field(default_factory=list[int])
+
+
+class LedgerExporter:
+    """Writes ledgers of one partition, in offset order, into as few files as the limits allow.
+
+    Blocking; the caller keeps calls in one thread at a time. `finish()` gives the published files,
+    `abort()` removes what has no final name. Nothing is visible to readers before the manifest says so.
+    """
+
+    def __init__(
+        self, tree: LocalTree, topic: str, partition: int, *, codec: str = "zstd", fmt: str = "arrow"
+    ) -> None:
+        check_codec(codec, fmt)
+        self._tree = tree
+        self._topic = topic
+        self._partition = partition
+        self._codec = codec
+        self._format = fmt
+        self._folder = f"partition={partition}"
+        self._rebatcher = Rebatcher()
+        self._ledgers: list[int] = []  # begun and not yet named by a file that has ended
+        self._schema_id = 0
+        self._open: _OpenFile | None = None
+        self._done: list[FileEntry] = []
+        self._next_offset = 0
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset seen, control batches included."""
+        return self._next_offset
+
+    def begin_ledger(self, ledger_id: int) -> None:
+        """What follows belongs to this ledger."""
+        self._ledgers.append(ledger_id)
+
+    def add(self, stored: Sequence[StoredBatch]) -> None:
+        """Append batches; raises CorruptBatch when one is damaged or overlaps what came before."""
+        for item in stored:
+            header = batches.decode_header(item.batch)
+            if header.base_offset < self._next_offset:
+                raise batches.CorruptBatch(
+                    f"entry {item.ledger_id}/{item.entry_id} starts at offset {header.base_offset}, "
+                    f"below {self._next_offset}"
+                )
+            self._next_offset = header.next_offset
+            if is_control(header):
+                continue
+            if header.schema_id != self._schema_id:
+                self._end_file()
+                self._schema_id = header.schema_id
+            rows = to_columns(item, self._topic, self._partition, EXPORTED)
+            for full in self._rebatcher.add(rows):
+                self._write(full)
+
+    def finish(self) -> list[FileEntry]:
+        """End the last file; returns every file in offset order."""
+        self._end_file()
+        return self._done
+
+    def abort(self) -> None:
+        """Forget the unfinished file; ended files stay, unnamed by any manifest version."""
+        if self._open is not None:
+            self._open.sink.close()
+            self._tree.discard(self._open.path)
+            self._open = None
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        now = self._open or self._start_file()
+        now.writer.write_batch(rows)
+        offsets = rows.column("offset")
+        now.first = now.first if now.rows else offsets[0].as_py()
+        now.last = offsets[rows.num_rows - 1].as_py()
+        now.rows += rows.num_rows
+        now.arrow_bytes += rows.nbytes
+        span = pc.min_max(rows.column("timestamp").cast(pa.int64()))
+        now.stamps_ms += [span["min"].as_py() // 1000, span["max"].as_py() // 1000]
+        if now.arrow_bytes >= FILE_BYTES_MAX:
+            self._close_file(now)
+
+    def _start_file(self) -> _OpenFile:
+        self._tree.make_folder(self._folder)
+        path = self._tree.temporary(self._folder)
+        sink = _HashingFile(path)
+        if self._format == "parquet":
+            codec = self._codec if self._codec != "none" else "none"
+            writer = pq.ParquetWriter(sink, _SCHEMA, compression=codec, version="2.6")
+        else:
+            options = pa.ipc.IpcWriteOptions(compression=_ipc_codec(self._codec))
+            writer = pa.ipc.new_file(sink, _SCHEMA, options=options)
+        self._open = _OpenFile(path, sink, writer, list(self._ledgers), self._schema_id)
+        return self._open
+
+    def _end_file(self) -> None:
+        for rest in self._rebatcher.flush():
+            self._write(rest)
+        if self._open is not None:
+            self._close_file(self._open)
+
+    def _close_file(self, now: _OpenFile) -> None:
+        now.writer.close()
+        now.sink.close()
+        self._open = None
+        ledgers = list(dict.fromkeys([*now.ledgers, *self._ledgers]))
+        self._ledgers = ledgers[-1:]
+        digest = now.sink.digest.hexdigest()
+        name = f"{now.first:020d}-{now.last:020d}-{ledgers[0]}-{digest[:8]}.{self._format}"
+        entry = FileEntry(
+            file=f"{self._folder}/{name}",
+            partition=self._partition,
+            ledgers=tuple(ledgers),
+            first=now.first,
+            last=now.last,
+            rows=now.rows,
+            bytes=now.path.stat().st_size,
+            arrow_bytes=now.arrow_bytes,
+            min_timestamp_ms=min(now.stamps_ms),
+            max_timestamp_ms=max(now.stamps_ms),
+            sha256=digest,
+            schema_id=now.schema_id,
+            codec=self._codec,
+        )
+        try:
+            self._tree.sync(now.path)
+            verify_file(now.path, entry)
+            self._tree.publish(now.path, entry.file)
+        except BaseException:
+            self._tree.discard(now.path)
+            raise
+        self._done.append(entry)
+
+
+def _ipc_codec(codec: str) -> pa.Codec | None:
+    if codec == "none":
+        return None
+    return pa.Codec(codec, compression_level=_ZSTD_LEVEL) if codec == "zstd" else pa.Codec(codec)
+
+
+def verify_file(path: pathlib.Path, entry: FileEntry) -> None:
+    """Read a file back and compare it with its manifest entry; raises StorageFailed."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry.sha256:
+        raise StorageFailed(f"{entry.file} reads back with another SHA-256 than was written")
+    rows, last = 0, entry.first - 1
+    fmt = entry.file.rpartition(".")[2]
+    for part in read_file(path, ("offset",), fmt=fmt):
+        offsets = part.column("offset")
+        smallest_step: int | None = pc.min(pc.pairwise_diff(offsets)).as_py()
+        if offsets[0].as_py() <= last or (smallest_step is not None and smallest_step < 1):
+            raise StorageFailed(f"{entry.file} reads back with offsets that do not ascend")
+        last = offsets[part.num_rows - 1].as_py()
+        rows += part.num_rows
+    if (rows, last) != (entry.rows, entry.last):
+        raise StorageFailed(
+            f"{entry.file} reads back with {rows} rows to offset {last}, "
+            f"written were {entry.rows} to {entry.last}"
+        )
+
+
+def read_file(
+    path: pathlib.Path,
+    columns: Sequence[str],
+    first: int | None = None,
+    end: int | None = None,
+    *,
+    fmt: str = "arrow",
+) -> Iterator[pa.RecordBatch]:
+    """Record batches with the named columns; only offsets in [first, end) when those are given.
+
+    Raises StorageFailed when the file is gone or is not what its name says.
+    """
+    try:
+        if fmt == "parquet":
+            yield from _read_parquet(path, columns, first, end)
+        else:
+            yield from _read_ipc(path, columns, first, end)
+    except FileNotFoundError as error:
+        raise StorageFailed(
+            f"exported file {path} is gone",
+            hint="files are kept for 4 hours after their removal: plan again with a new load()",
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise StorageFailed(f"exported file {path} cannot be read: {error}") from error
+
+
+def _read_ipc(
+    path: pathlib.Path, columns: Sequence[str], first: int | None, end: int | None
+) -> Iterator[pa.RecordBatch]:
+    bounded = first is not None or end is not None
+    with pa.memory_map(str(path)) as source:
+        schema = pa.ipc.open_file(source).schema
+        need = dict.fromkeys([*columns, "offset"] if bounded else columns)
+        reader = _open_ipc(source, schema, tuple(need))
+        start = _first_batch(_open_ipc(source, schema, ("offset",)), first) if first else 0
+        for index in range(start, reader.num_record_batches):
+            rows = reader.get_batch(index)
+            if bounded:
+                offsets = rows.column("offset")
+                if end is not None and offsets[0].as_py() >= end:
+                    return
+                rows = _within(rows, first, end)
+            if rows.num_rows:
+                yield rows.select(list(columns))
+
+
+def _open_ipc(
+    source: pa.MemoryMappedFile, schema: pa.Schema, names: Sequence[str]
+) -> pa.RecordBatchFileReader:
+    fields = sorted(schema.get_field_index(name) for name in names)
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    return pa.ipc.open_file(source, options=options)
+
+
+def _first_batch(reader: pa.RecordBatchFileReader, first: int) -> int:
+    """Index of the record batch that holds the first offset at or after `first`."""
+    low, high = 0, reader.num_record_batches
+    while low < high:
+        middle = (low + high) // 2
+        offsets = reader.get_batch(middle).column("offset")
+        if offsets[len(offsets) - 1].as_py() < first:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _read_parquet(
+    path: pathlib.Path, columns: Sequence[str], first: int | None, end: int | None
+) -> Iterator[pa.RecordBatch]:
+    bounded = first is not None or end is not None
+    need = list(dict.fromkeys([*columns, "offset"] if bounded else columns))
+    with pq.ParquetFile(path, memory_map=True) as file:
+        for rows in file.iter_batches(batch_size=BATCH_ROWS, columns=need, use_threads=False):
+            kept = _within(rows, first, end) if bounded else rows
+            if kept.num_rows:
+                yield kept.select(list(columns)).cast(arrow_schema(columns))
+
+
+def _within(rows: pa.RecordBatch, first: int | None, end: int | None) -> pa.RecordBatch:
+    low = first if first is not None else 0
+    high = end if end is not None else (1 << 63) - 1
+    return slice_offsets(rows, rows.column("offset"), low, high)

@@ -1,0 +1,259 @@
+"""One export run over closed ledgers, for any source of segments and batches (spec/spark.md §5, P13).
+
+A run describes the topic, compares it with the manifest, and copies what is missing: per partition in
+offset order, partitions in parallel. Each group of ledgers is written, verified and renamed before one
+manifest version names its files. Stopping anywhere loses at most the work on unfinished groups; a run
+with nothing new changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from octavo.runtime.errors import CorruptEntry, VersionConflict
+from octavo.spark.arrow_files import LedgerExporter, check_codec
+from octavo.spark.columns import EXPORTED, arrow_schema
+from octavo.spark.export_plan import Group, PartitionPlan, plan_partition
+from octavo.spark.log_view import LogSource, PartitionLog, Segment, StoredBatch, TopicLog
+from octavo.spark.manifest import FOLDER, Change, ExportInfo, FileEntry, Manifest, ManifestState
+from octavo.spark.tree import LocalTree
+
+PARALLEL_PARTITIONS = 2
+CHUNK_BYTES = 4 << 20
+"""Stored bytes handed to the writing thread at once."""
+REPLANS_MAX = 100
+"""How often another exporter may overtake one partition in one run."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExportProgress:
+    """Told after every published group of ledgers."""
+
+    partition: int
+    ledgers: tuple[int, ...]
+    rows: int
+    bytes: int
+    groups_done: int
+    groups_total: int
+
+
+OnProgress = Callable[[ExportProgress], None]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What one run did."""
+
+    topic: str
+    root: str
+    files: tuple[str, ...] = ()
+    """Files this run published, relative to the topic's folder."""
+    rows: int = 0
+    bytes: int = 0
+    ledgers: int = 0
+    open_ledgers: int = 0
+    """Ledgers not exported because they are still open; `admin.roll()` closes them."""
+    lost: tuple[tuple[int, int, int], ...] = ()
+    """(partition, first, end): offsets that retention removed before any export."""
+    manifest_version: int = 0
+
+
+async def export_log(
+    source: LogSource,
+    topic: str,
+    to: str | os.PathLike[str],
+    *,
+    codec: str = "zstd",
+    fmt: str = "arrow",
+    progress: OnProgress | None = None,
+    tree: LocalTree | None = None,
+) -> ExportReport:
+    """Copy the closed ledgers of `topic` that `to` does not hold yet.
+
+    Cancellation keeps published groups and removes unfinished files. Raises ConfigError (codec, format,
+    or `to` holds another topic), CorruptBatch, CorruptEntry and whatever `source` raises.
+    """
+    check_codec(codec, fmt)
+    log = await source.describe(topic)
+    place = tree or LocalTree(os.path.join(os.fspath(to), topic))
+    manifest = Manifest(place)
+    manifest.create(
+        ExportInfo(
+            topic=topic,
+            topic_id=log.topic_id,
+            format=fmt,
+            codec=codec,
+            partitions=len(log.partitions),
+            schema=str(arrow_schema(EXPORTED)),
+        )
+    )
+    run = _Run(source, log, place, manifest, codec, fmt, progress)
+    return await run.all_partitions()
+
+
+class _Run:
+    """One export run over all partitions."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        log: TopicLog,
+        tree: LocalTree,
+        manifest: Manifest,
+        codec: str,
+        fmt: str,
+        progress: OnProgress | None,
+    ) -> None:
+        self._source = source
+        self._log = log
+        self._tree = tree
+        self._manifest = manifest
+        self._codec = codec
+        self._format = fmt
+        self._progress = progress
+        self._slots = asyncio.Semaphore(PARALLEL_PARTITIONS)
+        self._groups_done = 0
+        self._groups_total = 0
+        self._files: list[FileEntry] = []
+        self._lost: list[tuple[int, int, int]] = []
+        self._open_ledgers = 0
+
+    async def all_partitions(self) -> ExportReport:
+        state = self._manifest.load()
+        for log in self._log.partitions.values():
+            plan = plan_partition(log, state)
+            self._groups_total += len(plan.groups)
+            self._open_ledgers += plan.open_ledgers
+            if plan.lost is not None:
+                self._lost.append((log.partition, *plan.lost))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for log in self._log.partitions.values():
+                    tasks.create_task(self._partition(log))
+        except BaseExceptionGroup as group:
+            raise _first_error(group) from None
+        self._sweep()
+        entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
+        return ExportReport(
+            topic=self._log.topic,
+            root=str(self._tree.root),
+            files=tuple(entry.file for entry in entries),
+            rows=sum(entry.rows for entry in entries),
+            bytes=sum(entry.bytes for entry in entries),
+            ledgers=len({ledger for entry in entries for ledger in entry.ledgers}),
+            open_ledgers=self._open_ledgers,
+            lost=tuple(sorted(self._lost)),
+            manifest_version=self._manifest.load().version,
+        )
+
+    async def _partition(self, log: PartitionLog) -> None:
+        """Export one partition to its end; plans again whenever another exporter was faster."""
+        async with self._slots:
+            for _ in range(REPLANS_MAX):
+                if await self._planned(log, plan_partition(log, self._manifest.load())):
+                    return
+        raise VersionConflict(
+            f"{self._log.topic}-{log.partition} was exported by others {REPLANS_MAX} times meanwhile"
+        )
+
+    async def _planned(self, log: PartitionLog, plan: PartitionPlan) -> bool:
+        """Carry out a plan; False when the manifest moved on and the rest of the plan is void."""
+        expected = plan.resume_at
+        for group in plan.groups:
+            entries = await self._write(group)
+            if entries:
+                if not self._publish(log.partition, expected, entries):
+                    return False
+                expected = entries[-1].last + 1
+                self._files.extend(entries)
+            self._groups_done += 1
+            if self._progress is not None:
+                self._progress(self._progress_of(group, entries))
+        return True
+
+    def _publish(self, partition: int, expected: int, entries: Sequence[FileEntry]) -> bool:
+        published = False
+
+        def decide(state: ManifestState) -> Change | None:
+            nonlocal published
+            published = state.next_offset(partition) == expected
+            return Change(add=tuple(entries)) if published else None
+
+        self._manifest.publish(decide)
+        return published
+
+    def _progress_of(self, group: Group, entries: Sequence[FileEntry]) -> ExportProgress:
+        return ExportProgress(
+            partition=group.partition,
+            ledgers=tuple(segment.ledger_id for segment in group.segments),
+            rows=sum(entry.rows for entry in entries),
+            bytes=sum(entry.bytes for entry in entries),
+            groups_done=self._groups_done,
+            groups_total=max(self._groups_total, self._groups_done),
+        )
+
+    async def _write(self, group: Group) -> list[FileEntry]:
+        """Write the files of one group; they have their final names but no reader knows them."""
+        writer = LedgerExporter(
+            self._tree, self._log.topic, group.partition, codec=self._codec, fmt=self._format
+        )
+        try:
+            for segment in group.segments:
+                writer.begin_ledger(segment.ledger_id)
+                await self._copy(segment, writer)
+            return await in_thread(writer.finish)
+        finally:
+            await in_thread(writer.abort)
+
+    async def _copy(self, segment: Segment, writer: LedgerExporter) -> None:
+        chunk: list[StoredBatch] = []
+        size = 0
+        async for stored in self._source.batches(segment, segment.base_offset):
+            chunk.append(stored)
+            size += len(stored.batch)
+            if size >= CHUNK_BYTES:
+                await in_thread(writer.add, chunk)
+                chunk, size = [], 0
+        await in_thread(writer.add, chunk)
+        if writer.next_offset != segment.end_offset:
+            raise CorruptEntry(
+                f"ledger {segment.ledger_id} ends at offset {writer.next_offset}, "
+                f"its segment at {segment.end_offset}"
+            )
+
+    def _sweep(self) -> None:
+        """Remove what nobody can own any more: old temporary files and files no version names."""
+        state = self._manifest.load()
+        keep = {*state.files, *state.recently_removed(self._tree)}
+        for folder in ("", FOLDER):
+            keep.update(os.path.join(folder, name) for name in self._tree.names(folder))
+        for folder in ("", FOLDER, *(f"partition={p}" for p in self._log.partitions)):
+            for name in self._tree.abandoned(folder):
+                if os.path.join(folder, name) not in keep:
+                    self._tree.discard(self._tree.path(os.path.join(folder, name)))
+
+
+async def in_thread(call: Callable[..., T], *args: object) -> T:
+    """Run a blocking call in a thread and never leave it behind: cancellation waits for its end."""
+    work = asyncio.ensure_future(asyncio.to_thread(call, *args))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        if not work.done():
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # the cancellation is what the caller hears of
+        raise
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

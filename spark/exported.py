@@ -1,0 +1,68 @@
+"""Exported topics below one root folder, as the planner sees them (spec/spark.md §5)."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from octavo.runtime.errors import ConfigError, UnknownTopic
+from octavo.spark.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
+from octavo.spark.options import ReadOptions
+from octavo.spark.tree import LocalTree
+
+
+class ExportedTopic(NamedTuple):
+    """One topic's tree at one manifest version."""
+
+    info: ExportInfo
+    state: ManifestState
+
+    def partitions(self) -> list[int]:
+        """All partitions: those counted at creation and any that appeared later."""
+        found = {entry.partition for entry in self.state.files.values()}
+        return sorted(found | set(range(self.info.partitions)))
+
+
+def root_of(path: str) -> str:
+    """The local folder a `path` option names; raises ConfigError for other file systems."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        scheme, separator, rest = "file", "", path.removeprefix("file:")
+    if scheme != "file":
+        raise ConfigError(
+            f"option path: {scheme}:// is not supported",
+            hint="export to a folder that every Spark worker can read",
+            option="path",
+        )
+    return os.path.abspath(rest)
+
+
+def exported_topics(options: ReadOptions) -> dict[str, ExportedTopic]:
+    """The subscribed topics that `path` holds; raises UnknownTopic when a named one is missing.
+
+    With a cluster given as well, a topic that was never exported is not an error.
+    """
+    if options.path is None:
+        return {}
+    root = root_of(options.path)
+    if os.path.exists(os.path.join(root, EXPORT_FILE)):
+        raise ConfigError(
+            f"option path: {root} is the folder of one topic",
+            hint=f"use .option('path', {os.path.dirname(root)!r}) and subscribe to the topic",
+            option="path",
+        )
+    found: dict[str, ExportedTopic] = {}
+    for name in LocalTree(root).names(""):
+        if not options.wants(name):
+            continue
+        manifest = Manifest(LocalTree(os.path.join(root, name)))
+        info = manifest.info()
+        if info is not None:
+            found[name] = ExportedTopic(info, manifest.load())
+    missing = [name for name in (*options.topics, *options.assign) if name not in found]
+    if missing and options.bootstrap is None:
+        raise UnknownTopic(
+            f"{root} holds no export of topic {missing[0]!r}",
+            hint=f"run `octavo export {missing[0]} --to {root}`",
+        )
+    return found

@@ -1,0 +1,82 @@
+"""What an analytical reader needs to know of a topic: its segments, and how to get their batches.
+
+These are plain values that travel from the planner to workers and the exporter. They know neither the
+broker nor the bookies: `octavo.spark.live` fills them from a cluster, tests fill them from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class StoredBatch(NamedTuple):
+    """One batch as the bookies hold it, and where it lies."""
+
+    ledger_id: int
+    entry_id: int
+    batch: bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One element of a partition's list: a ledger and the offsets it covers."""
+
+    ledger_id: int
+    base_offset: int
+    end_offset: int
+    """Exclusive. For the open segment: the high watermark when it was asked."""
+    closed: bool
+    size_bytes: int = 0
+    first_append_ms: int = 0
+    last_append_ms: int = 0
+    max_timestamp_ms: int = 0
+    """Largest record timestamp; 0 when unknown (open segment)."""
+    last_entry: int = -1
+    """Last entry id of a closed ledger, -1 when empty or open."""
+    ledger_record: bytes = b""
+    """The ledger's metadata record, so that workers need no metadata store."""
+
+
+@dataclass(frozen=True)
+class PartitionLog:
+    """One partition: its retained range and the segments that hold it, in offset order."""
+
+    partition: int
+    log_start: int
+    high_watermark: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class TopicLog:
+    """A topic at one moment."""
+
+    topic: str
+    topic_id: str
+    """Hex; tells a topic from a later one of the same name."""
+    partitions: Mapping[int, PartitionLog]
+    addresses: Mapping[str, str] = field(default_factory=dict[str, str])
+    """bookie id -> address of the framed protocol."""
+
+
+class BatchSource(Protocol):
+    """The seam between ledgers and everything that turns batches into columns."""
+
+    def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
+        """Data batches of `segment` in offset order, from the one that holds `start_offset`.
+
+        Entries that are no batches (snapshot, footer) are left out; control batches are not. A closed
+        segment is read to its last entry, an open one until `segment.end_offset` is reached. Every
+        entry has been verified (INV-3). Ends with a typed error rather than with fewer batches.
+        """
+        ...
+
+
+class LogSource(BatchSource, Protocol):
+    """A cluster as the exporter sees it."""
+
+    async def describe(self, topic: str) -> TopicLog:
+        """The topic's segments now; raises UnknownTopic."""
+        ...

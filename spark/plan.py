@@ -1,0 +1,261 @@
+"""From segments, files and options to splits: what each Spark task reads (spec/spark.md §5, §7).
+
+Pure. A *view* is one partition at one moment: its exported files, its segments, its readable range.
+Where both hold an offset the exported file wins: it is one sequential read and asks nothing of the
+cluster. Only the time options need to look inside a piece; that look-up is passed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from octavo.runtime.errors import ConfigError, OffsetOutOfRange
+from octavo.spark.log_view import PartitionLog, Segment
+from octavo.spark.manifest import FileEntry, ManifestState
+from octavo.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """Offsets [first, end) of one exported file."""
+
+    topic: str
+    partition: int
+    path: str
+    first: int
+    end: int
+    whole: bool
+    """True when the file holds nothing outside the range, so that no row needs to be compared."""
+    max_timestamp_ms: int
+
+    @property
+    def newest_ms(self) -> int | None:
+        """No record of this piece is newer; None when that is not known."""
+        return self.max_timestamp_ms
+
+
+@dataclass(frozen=True)
+class LedgerSplit:
+    """Offsets [first, end) of one ledger, read from the bookies."""
+
+    topic: str
+    partition: int
+    segment: Segment
+    first: int
+    end: int
+    addresses: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def newest_ms(self) -> int | None:
+        """No record of this piece is newer, by its own or the broker's time; None when not known."""
+        if not self.segment.closed:
+            return None
+        return max(self.segment.max_timestamp_ms, self.segment.last_append_ms)
+
+
+Split = FileSplit | LedgerSplit
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """One partition as the planner sees it."""
+
+    topic: str
+    partition: int
+    earliest: int
+    latest: int
+    """Exclusive end of what can be read now."""
+    splits: tuple[Split, ...]
+    """Whole pieces in offset order that cover [earliest, latest) without overlap."""
+    hole: tuple[int, int] | None = None
+    """Offsets that retention removed from the cluster before they were exported, [first, end)."""
+
+
+TimeLookup = Callable[[PartitionView, int], int | None]
+"""First offset whose record timestamp is at or after the time, None when there is none."""
+
+
+def view_of(
+    topic: str,
+    partition: int,
+    *,
+    root: str = "",
+    exported: ManifestState | None = None,
+    log: PartitionLog | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> PartitionView:
+    """Put files and segments of one partition side by side, each offset once."""
+    files = exported.of_partition(partition) if exported is not None else []
+    pieces: list[Split] = [_file_split(topic, entry, root) for entry in files]
+    hole: tuple[int, int] | None = None
+    earliest = [entry.first for entry in files[:1]]
+    latest = [entry.last + 1 for entry in files[-1:]]
+    if log is not None:
+        covered = (files[0].first, files[-1].last + 1) if files else (0, 0)
+        for segment in log.segments:
+            for first, end in _outside(segment, covered, log):
+                pieces.append(
+                    LedgerSplit(topic, partition, segment, first, end, dict(addresses or {}))
+                )
+        if files and log.log_start > covered[1]:
+            hole = (covered[1], log.log_start)
+        earliest.append(log.log_start)
+        latest.append(log.high_watermark)
+    pieces.sort(key=lambda piece: piece.first)
+    low, high = min(earliest, default=0), max(latest, default=0)
+    return PartitionView(topic, partition, low, high, tuple(pieces), hole)
+
+
+def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:
+    path = f"{root}/{topic}/{entry.file}"
+    newest = entry.max_timestamp_ms
+    return FileSplit(topic, entry.partition, path, entry.first, entry.last + 1, True, newest)
+
+
+def _outside(
+    segment: Segment, covered: tuple[int, int], log: PartitionLog
+) -> Iterable[tuple[int, int]]:
+    """The parts of a segment that no exported file covers, within the readable range."""
+    low = max(segment.base_offset, log.log_start)
+    high = min(segment.end_offset, log.high_watermark)
+    for first, end in ((low, min(high, covered[0])), (max(low, covered[1]), high)):
+        if first < end:
+            yield first, end
+
+
+def plan(options: ReadOptions, views: Sequence[PartitionView], find: TimeLookup) -> list[Split]:
+    """The splits of one read, in order of topic, partition and offset; may be empty.
+
+    Raises ConfigError for offsets that contradict each other or name no partition of the topics, and
+    OffsetOutOfRange for offsets outside the readable range (unless failOnDataLoss is false).
+    """
+    ordered = sorted(views, key=lambda view: (view.topic, view.partition))
+    for bound in (options.start, options.end):
+        _check_named(bound, ordered)
+    pieces: list[Split] = []
+    for view in ordered:
+        first = _resolve(options, options.start, view, find)
+        end = _resolve(options, options.end, view, find)
+        if first > end:
+            raise ConfigError(
+                f"{view.topic}-{view.partition} starts at offset {first} "
+                f"({options.start.option}), after its end {end} ({options.end.option})",
+                option=options.start.option,
+                offset=first,
+            )
+        if view.hole is not None and options.fail_on_data_loss:
+            _check_hole(view, view.hole, first, end)
+        pieces.extend(_cut(view.splits, first, end))
+    return _divide(pieces, options)
+
+
+def _check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
+    known = {(view.topic, view.partition) for view in views}
+    for topic, partitions in bound.values.items():
+        for partition in partitions:
+            if (topic, partition) not in known:
+                raise ConfigError(
+                    f"option {bound.option} names {topic}-{partition}, which is not read",
+                    hint="name only partitions of the subscribed topics",
+                    option=bound.option,
+                    topic=topic,
+                    partition=partition,
+                )
+
+
+def _resolve(
+    options: ReadOptions, bound: Bound, view: PartitionView, find: TimeLookup
+) -> int:
+    """The offset one bound means for one partition."""
+    starting = bound is options.start
+    default = view.earliest if starting else view.latest
+    value = bound.of(view.topic, view.partition)
+    if value is None:
+        return default
+    if bound.kind == "time":
+        offset = find(view, value)
+        if offset is not None:
+            return offset
+        if starting and options.missing_time == "error":
+            raise OffsetOutOfRange(
+                f"{view.topic}-{view.partition} has no record at or after {value} ms "
+                f"({bound.option})",
+                hint="set startingOffsetsByTimestampStrategy=latest to read nothing instead",
+                option=bound.option,
+                timestamp_ms=value,
+            )
+        return view.latest
+    if value in (EARLIEST, LATEST):
+        return default
+    if not view.earliest <= value <= view.latest:
+        if options.fail_on_data_loss:
+            _out_of_range(bound, view, value)
+        return min(max(value, view.earliest), view.latest)
+    return value
+
+
+def _out_of_range(bound: Bound, view: PartitionView, offset: int) -> NoReturn:
+    raise OffsetOutOfRange(
+        f"option {bound.option}: offset {offset} of {view.topic}-{view.partition} is outside "
+        f"{view.earliest} to {view.latest}",
+        hint="use an offset in this range, or set failOnDataLoss=false to read what is there",
+        option=bound.option,
+        topic=view.topic,
+        partition=view.partition,
+        offset=offset,
+        earliest=view.earliest,
+        latest=view.latest,
+    )
+
+
+def _check_hole(view: PartitionView, hole: tuple[int, int], first: int, end: int) -> None:
+    if first < hole[1] and end > hole[0]:
+        raise OffsetOutOfRange(
+            f"offsets {hole[0]} to {hole[1] - 1} of {view.topic}-{view.partition} were removed by "
+            f"retention before they were exported",
+            hint="start above them, or set failOnDataLoss=false to read around them",
+            option="failOnDataLoss",
+            topic=view.topic,
+            partition=view.partition,
+            offset=hole[0],
+        )
+
+
+def _cut(pieces: Iterable[Split], first: int, end: int) -> Iterable[Split]:
+    """The pieces inside [first, end); borders are passed on only to those that they cut."""
+    for piece in pieces:
+        low, high = max(piece.first, first), min(piece.end, end)
+        if low < high:
+            yield _narrow(piece, low, high)
+
+
+def _narrow(piece: Split, first: int, end: int) -> Split:
+    if isinstance(piece, FileSplit):
+        whole = piece.whole and (first, end) == (piece.first, piece.end)
+        return replace(piece, first=first, end=end, whole=whole)
+    return replace(piece, first=first, end=end)
+
+
+def _divide(pieces: list[Split], options: ReadOptions) -> list[Split]:
+    """Apply maxRecordsPerPartition, then minPartitions; both count offsets."""
+    limit = options.max_records_per_partition
+    parts = [1 if limit is None else -(-(p.end - p.first) // limit) for p in pieces]
+    wanted = (options.min_partitions or 0) - sum(parts)
+    # The piece with the most offsets per task is cut next, until enough tasks exist.
+    heap = [(-(p.end - p.first) / parts[i], i) for i, p in enumerate(pieces)]
+    heapq.heapify(heap)
+    while wanted > 0 and heap and heap[0][0] < -1:
+        _, i = heap[0]
+        parts[i] += 1
+        wanted -= 1
+        heapq.heapreplace(heap, (-(pieces[i].end - pieces[i].first) / parts[i], i))
+    out: list[Split] = []
+    for piece, count in zip(pieces, parts, strict=True):
+        size = piece.end - piece.first
+        borders = [piece.first + size * k // count for k in range(count + 1)]
+        for k in range(count):
+            out.append(_narrow(piece, borders[k], borders[k + 1]))
+    return out

@@ -1,0 +1,119 @@
+"""Spark's door to Octavo: `spark.read.format("octavo")` (design.md §8, spec/spark.md §2, §7).
+
+Import-light on purpose: Spark imports this module in every Python worker, so pyarrow and the clients
+are imported by the functions that use them.
+
+`pushFilters` is not implemented and must not be: Spark 4.3.0 keeps pushed filters on an object shared
+by all scans of a DataFrame and then returns wrong rows (spec/spark.md §3). Ranges are options, columns
+are `.schema(...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from octavo.runtime.errors import ConfigError
+from octavo.spark.options import ReadOptions, wants_headers, wants_metadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from octavo.spark.plan import Split
+
+KAFKA_COLUMNS: Mapping[str, str] = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+HEADER_COLUMNS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
+METADATA_COLUMNS: Mapping[str, str] = {
+    "ledgerId": "bigint",
+    "entryId": "bigint",
+    "batchIndex": "int",
+    "eventTime": "timestamp",
+    "producer": "string",
+    "sequence": "bigint",
+    "schemaId": "int",
+}
+_ALL = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
+_BY_LOWER = {name.lower(): name for name in _ALL}
+
+
+class OctavoSource(DataSource):
+    """A topic as a table: of a live cluster, of an exported tree, or of both."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format(...)`."""
+        return "octavo"
+
+    def schema(self) -> str:
+        """The Kafka source's columns; headers and metadata only when asked for."""
+        columns = dict(KAFKA_COLUMNS)
+        if wants_headers(self.options):
+            columns.update(HEADER_COLUMNS)
+        if wants_metadata(self.options):
+            columns.update(METADATA_COLUMNS)
+        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+    def reader(self, schema: StructType) -> OctavoReader:
+        """A batch reader for all or, with `.schema(...)`, some of the columns."""
+        return OctavoReader(schema, ReadOptions.parse(self.options))
+
+
+class OctavoReader(DataSourceReader):
+    """Plans once per `load()`; the DataFrame stays a snapshot of that moment."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._options = options
+        self._names = tuple(field.name for field in schema.fields)
+        self._columns = tuple(_known_column(schema, name, options) for name in self._names)
+
+    def partitions(self) -> list[InputPartition]:
+        """One Spark partition per split."""
+        from octavo.spark.reading import make_plan  # import-light, see above
+
+        splits = make_plan(self._options)
+        # An empty list would become one InputPartition(None) behind our back; say it ourselves.
+        return [InputPartition(split) for split in splits] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Arrow record batches of one split; nothing for the sentinel of an empty plan."""
+        split: Split | None = partition.value
+        if split is None:
+            return
+        from octavo.spark.reading import read_split  # import-light, see above
+
+        for rows in read_split(split, self._columns):
+            yield rows if self._names == self._columns else rows.rename_columns(list(self._names))
+
+
+def _known_column(schema: StructType, name: str, options: ReadOptions) -> str:
+    """Our column behind a name in `.schema(...)`; raises ConfigError for others and wrong types."""
+    column = _BY_LOWER.get(name.lower())
+    if column is None:
+        raise ConfigError(
+            f"column {name!r} of .schema(...) does not exist",
+            hint=f"columns are {', '.join(_ALL)}",
+            option="schema",
+        )
+    kind = schema[name].dataType.simpleString()
+    if kind != _ALL[column]:
+        raise ConfigError(
+            f"column {name!r} of .schema(...) is {_ALL[column]}, not {kind}", option="schema"
+        )
+    if column in METADATA_COLUMNS and options.path is not None:
+        raise ConfigError(
+            f"column {name!r} is not part of exported files",
+            hint="read it from the cluster: drop the option path",
+            option="schema",
+        )
+    return column

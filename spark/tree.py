@@ -1,0 +1,156 @@
+"""Durable file operations below an export root (spec/spark.md §5).
+
+Every name that readers may trust appears by one atomic step: `rename` for data files, whose names are
+derived from their bytes, and `link` for manifest versions, which exactly one writer may create. Names
+starting with a dot are never read by anybody. The single system calls are methods of their own, so that
+tests can stop the machine before each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+import uuid
+
+TEMPORARY_PREFIX = ".tmp-"
+ABANDONED_AFTER_S = 4 * 3600.0
+"""Temporary and unreferenced files older than this belong to nobody any more (grace time, §3)."""
+
+
+class LocalTree:
+    """A folder of a file system that has atomic rename, link and fsync of directories."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = pathlib.Path(root)
+
+    def path(self, name: str) -> pathlib.Path:
+        """The path of a file of this tree."""
+        return self.root / name
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names in a folder, without hidden ones; empty when there is no such folder."""
+        try:
+            found = os.listdir(self.root / folder)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if not name.startswith("."))
+
+    def read(self, name: str) -> bytes | None:
+        """A whole small file, None when absent."""
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder and make its name durable; no error when it exists."""
+        path = self.root / folder
+        missing = [part for part in (path, *path.parents) if not part.exists()]
+        for part in reversed(missing):
+            self._mkdir(part)
+            self._fsync_folder(part.parent)
+
+    def temporary(self, folder: str) -> pathlib.Path:
+        """An unused hidden path inside a folder."""
+        return self.root / folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+    def create_exclusive(self, name: str, data: bytes) -> bool:
+        """Create `name` with `data`, durable on return; False when the name exists already."""
+        target = self.root / name
+        temporary = self.temporary(str(pathlib.PurePath(name).parent))
+        try:
+            self._write(temporary, data)
+            self._fsync(temporary)
+            created = True
+            try:
+                self._link(temporary, target)
+            except FileExistsError:
+                created = False
+            # Also for the loser: it goes on from the winner's file, which must not vanish again.
+            self._fsync_folder(target.parent)
+            return created
+        finally:
+            self._unlink(temporary)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write `data` under `name` atomically, whether or not it existed."""
+        temporary = self.temporary(str(pathlib.PurePath(name).parent))
+        self._write(temporary, data)
+        self.publish(temporary, name)
+
+    def sync(self, path: pathlib.Path) -> None:
+        """Make the bytes of a finished temporary file durable."""
+        self._fsync(path)
+
+    def publish(self, temporary: pathlib.Path, name: str) -> None:
+        """Make a finished temporary file durable under its final name.
+
+        An existing file of this name is replaced: names are derived from content, so it is the same
+        file, and its age starts anew for `abandoned()`.
+        """
+        target = self.root / name
+        self._fsync(temporary)
+        self._rename(temporary, target)
+        self._fsync_folder(target.parent)
+
+    def discard(self, path: pathlib.Path) -> None:
+        """Remove a temporary file, if it is there."""
+        self._unlink(path)
+
+    def is_old(self, name: str, now_s: float | None = None) -> bool:
+        """Whether a file was written longer ago than the grace time (or is gone)."""
+        try:
+            written_s = self.path(name).stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return written_s < (time.time() if now_s is None else now_s) - ABANDONED_AFTER_S
+
+    def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
+        """Names of files in `folder`, hidden ones too, that are older than the grace time."""
+        limit = (time.time() if now_s is None else now_s) - ABANDONED_AFTER_S
+        found: list[str] = []
+        try:
+            entries = list(os.scandir(self.root / folder))
+        except FileNotFoundError:
+            return found
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                continue
+            try:
+                if entry.stat(follow_symlinks=False).st_mtime < limit:
+                    found.append(entry.name)
+            except FileNotFoundError:
+                continue  # its writer finished meanwhile
+        return sorted(found)
+
+    # --- single system calls ---
+
+    def _mkdir(self, path: pathlib.Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def _write(self, path: pathlib.Path, data: bytes) -> None:
+        path.write_bytes(data)
+
+    def _fsync(self, path: pathlib.Path) -> None:
+        _fsync_path(path, os.O_RDONLY)
+
+    def _fsync_folder(self, path: pathlib.Path) -> None:
+        _fsync_path(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _link(self, source: pathlib.Path, target: pathlib.Path) -> None:
+        os.link(source, target)
+
+    def _rename(self, source: pathlib.Path, target: pathlib.Path) -> None:
+        os.rename(source, target)
+
+    def _unlink(self, path: pathlib.Path) -> None:
+        path.unlink(missing_ok=True)
+
+
+def _fsync_path(path: pathlib.Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

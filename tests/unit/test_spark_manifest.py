@@ -1,0 +1,245 @@
+"""The manifest: one version, one winner; nothing half-written is ever seen (spec spark §5, §14.1)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import threading
+from dataclasses import asdict
+
+import pytest
+
+from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion
+from octavo.spark.manifest import (
+    CHECKPOINT_EVERY,
+    Change,
+    ExportInfo,
+    FileEntry,
+    Manifest,
+    ManifestState,
+)
+from octavo.spark.tree import ABANDONED_AFTER_S, LocalTree
+
+INFO = ExportInfo("orders", "ab" * 16, "arrow", "zstd", 2, "schema")
+
+
+def entry(first: int, last: int, partition: int = 0) -> FileEntry:
+    name = f"partition={partition}/{first:020d}-{last:020d}-7-00000000.arrow"
+    return FileEntry(
+        file=name,
+        partition=partition,
+        ledgers=(7,),
+        first=first,
+        last=last,
+        rows=last - first + 1,
+        bytes=100,
+        arrow_bytes=200,
+        min_timestamp_ms=1,
+        max_timestamp_ms=2,
+        sha256="0" * 64,
+        schema_id=0,
+        codec="zstd",
+    )
+
+
+def adds(*entries: FileEntry) -> Change:
+    return Change(add=entries)
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> LocalTree:
+    return LocalTree(tmp_path / "orders")
+
+
+@pytest.fixture
+def manifest(tree: LocalTree) -> Manifest:
+    made = Manifest(tree)
+    made.create(INFO)
+    return made
+
+
+def test_state_is_the_sum_of_versions(manifest: Manifest, tree: LocalTree) -> None:
+    manifest.publish(lambda _: adds(entry(0, 9)))
+    manifest.publish(lambda _: adds(entry(10, 19), entry(0, 4, partition=1)))
+    state = Manifest(tree).load()
+    assert state.version == 2
+    assert [e.first for e in state.of_partition(0)] == [0, 10]
+    assert (state.next_offset(0), state.next_offset(1), state.next_offset(2)) == (20, 5, 0)
+
+
+def test_nothing_to_do_creates_no_version(manifest: Manifest, tree: LocalTree) -> None:
+    manifest.publish(lambda _: None)
+    manifest.publish(lambda _: Change())
+    assert tree.names("_manifest") == []
+
+
+def test_gaps_are_legal_and_overlaps_are_not(manifest: Manifest) -> None:
+    manifest.publish(lambda _: adds(entry(0, 9)))
+    manifest.publish(lambda _: adds(entry(50, 59)))
+    with pytest.raises(MetadataCorrupt, match="overlaps"):
+        manifest.publish(lambda _: adds(entry(59, 70)))
+
+
+def test_compaction_adds_and_removes_in_one_version(manifest: Manifest, tree: LocalTree) -> None:
+    old = (entry(0, 9), entry(10, 19))
+    manifest.publish(lambda _: adds(*old))
+    manifest.publish(lambda _: Change((entry(0, 19),), tuple(e.file for e in old)))
+    state = Manifest(tree).load()
+    assert [e.last for e in state.of_partition(0)] == [19]
+    assert state.recently_removed(tree) == {e.file for e in old}
+    past = ABANDONED_AFTER_S + 10
+    version = tree.path("_manifest/00000000000000000002.json")
+    os.utime(version, (version.stat().st_atime, version.stat().st_mtime - past))
+    assert state.recently_removed(tree) == frozenset()
+
+
+def test_two_exporters_race_for_each_version(tree: LocalTree) -> None:
+    """Every change lands exactly once, in some order, and no version is overwritten."""
+    Manifest(tree).create(INFO)
+    barrier = threading.Barrier(4)
+    failures: list[BaseException] = []
+
+    def export(partition: int) -> None:
+        mine = Manifest(tree)
+        try:
+            barrier.wait()
+            for n in range(25):
+                mine.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9, partition)))  # type: ignore[misc]
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=export, args=(p,)) for p in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    state = Manifest(tree).load()
+    assert state.version == 100
+    assert [len(state.of_partition(p)) for p in range(4)] == [25] * 4
+    assert not [n for n in os.listdir(tree.path("_manifest")) if n.startswith(".")]
+
+
+def test_loser_decides_anew_on_the_state_of_the_winner(tree: LocalTree) -> None:
+    first, second = Manifest(tree), Manifest(tree)
+    first.create(INFO)
+    seen: list[int] = []
+
+    def decide(state: ManifestState) -> Change | None:
+        seen.append(state.next_offset(0))
+        if len(seen) == 1:  # the other exporter wins while this one is deciding
+            first.publish(lambda _: adds(entry(0, 9)))
+        return adds(entry(0, 9)) if state.next_offset(0) == 0 else None
+
+    state = second.publish(decide)
+    assert seen == [0, 10]
+    assert state.version == 1
+    assert len(state.files) == 1
+
+
+def test_lost_reply_of_link_is_recognised_as_our_own_version(tmp_path: pathlib.Path) -> None:
+    """M-3 on a network file system: `link` reports EEXIST for what it has just done."""
+
+    class LostReply(LocalTree):
+        def _link(self, source: pathlib.Path, target: pathlib.Path) -> None:
+            super()._link(source, target)
+            raise FileExistsError(str(target))
+
+    tree = LostReply(tmp_path / "orders")
+    manifest = Manifest(tree)
+    manifest.create(INFO)
+    assert manifest.publish(lambda _: adds(entry(0, 9))).version == 1
+    assert Manifest(tree).load().version == 1
+
+
+def test_checkpoint_and_log_equal_log_alone(manifest: Manifest, tree: LocalTree) -> None:
+    for n in range(CHECKPOINT_EVERY + 5):
+        old = entry((n - 1) * 10, n * 10 - 1).file
+        remove = (old,) if n % 7 == 6 else ()
+        manifest.publish(lambda _, n=n, r=remove: Change((entry(n * 10, n * 10 + 9),), r))  # type: ignore[misc]
+    names = tree.names("_manifest")
+    checkpoints = [name for name in names if name.startswith("checkpoint-")]
+    assert checkpoints == [f"checkpoint-{CHECKPOINT_EVERY:020d}.json"]
+    with_checkpoint = Manifest(tree).load()
+    tree.path(f"_manifest/{checkpoints[0]}").unlink()
+    log_alone = Manifest(tree).load()
+    assert with_checkpoint == log_alone == manifest.load()
+
+
+def test_checkpoint_shortens_reading(manifest: Manifest, tree: LocalTree) -> None:
+    for n in range(CHECKPOINT_EVERY + 1):
+        manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
+    tree.path(f"_manifest/{1:020d}.json").write_text("unreadable")
+    assert Manifest(tree).load().version == CHECKPOINT_EVERY + 1
+
+
+def test_missing_version_is_damage_not_the_end(manifest: Manifest, tree: LocalTree) -> None:
+    for n in range(3):
+        manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
+    tree.path(f"_manifest/{2:020d}.json").unlink()
+    with pytest.raises(MetadataCorrupt, match="version 2 is missing"):
+        Manifest(tree).load()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"file": "../../etc/passwd"}, MetadataCorrupt, "leaves its tree"),
+        ({"file": "/etc/passwd"}, MetadataCorrupt, "leaves its tree"),
+        ({"first": "0"}, MetadataCorrupt, "'first'"),
+        ({"rows": None}, MetadataCorrupt, "'rows'"),
+        ({"ledgers": ["7"]}, MetadataCorrupt, "no number"),
+        ({"surprise": 1}, MetadataCorrupt, "'surprise'"),
+    ],
+)
+def test_entries_are_not_trusted(
+    manifest: Manifest, tree: LocalTree, change: dict[str, object], error: type[Exception], text: str
+) -> None:
+    body = {
+        "format_version": 1,
+        "token": "t",
+        "add": [{**asdict(entry(0, 9)), **change}],
+        "remove": [],
+    }
+    tree.path(f"_manifest/{1:020d}.json").write_text(json.dumps(body))
+    with pytest.raises(error, match=text):
+        Manifest(tree).load()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format_version": 1}', "null"])
+def test_damaged_version_is_a_typed_error(manifest: Manifest, tree: LocalTree, text: str) -> None:
+    tree.path(f"_manifest/{1:020d}.json").write_text(text)
+    with pytest.raises((MetadataCorrupt, UnsupportedVersion)):
+        Manifest(tree).load()
+
+
+def test_unknown_format_version_is_refused(tree: LocalTree) -> None:
+    tree.make_folder("")
+    tree.path("_export.json").write_text(json.dumps({**asdict(INFO), "format_version": 2}))
+    with pytest.raises(UnsupportedVersion):
+        Manifest(tree).info()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ExportInfo("other", "ab" * 16, "arrow", "zstd", 2, "schema"),
+        ExportInfo("orders", "cd" * 16, "arrow", "zstd", 2, "schema"),
+        ExportInfo("orders", "ab" * 16, "parquet", "zstd", 2, "schema"),
+    ],
+)
+def test_a_tree_belongs_to_one_topic(manifest: Manifest, tree: LocalTree, other: ExportInfo) -> None:
+    with pytest.raises(ConfigError):
+        Manifest(tree).create(other)
+    assert Manifest(tree).create(INFO) == INFO
+
+
+def test_foreign_folders_are_refused(tree: LocalTree) -> None:
+    """S15: nothing is written beside files of somebody else."""
+    tree.make_folder("")
+    tree.path("holiday.jpg").write_text("beach")
+    with pytest.raises(ConfigError, match=r"holiday\.jpg"):
+        Manifest(tree).create(INFO)
+    assert os.listdir(tree.root) == ["holiday.jpg"]
