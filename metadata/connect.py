@@ -12,6 +12,7 @@ from typing import NamedTuple
 from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.store import MetadataStore
+from octavo.metadata.zookeeper import ZookeeperStore
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError
@@ -67,6 +68,8 @@ async def connect_store(
     scheme, hosts, _ = parse_url(url)
     if scheme == "memory":
         return memory_cluster(hosts, clock).connect()
+    if scheme == "zk":
+        return await _connect_zookeeper(hosts, session_timeout_s)
     store = EmbeddedStore(
         hosts,
         client_name=client_name,
@@ -74,5 +77,11 @@ async def connect_store(
         clock=clock,
         entropy=entropy,
     )
+    await store.start()
+    return store
+
+
+async def _connect_zookeeper(hosts: str, session_timeout_s: float) -> MetadataStore:
+    store = ZookeeperStore(hosts, session_timeout_s=session_timeout_s)
     await store.start()
     return store

@@ -81,6 +81,10 @@ class MemoryCluster:
         self._end_session(store.session_id)
         store._lose_session()
 
+    def end_lease(self, store: MemoryStore) -> None:
+        """The lease of a silent store runs out: its ephemeral keys go and it does not know yet."""
+        self._end_session(store.session_id)
+
     def force_version(self, key: str, version: int) -> None:
         """Set the version of an existing key, to reach the 2^31 boundary in a test (ID-2)."""
         self._tree[key] = self._tree[key]._replace(version=version)
@@ -218,8 +222,13 @@ class MemoryStore:
         self._set_state(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Restore the connection; every watch fires, as after any reconnect."""
-        if self.session_state is SessionState.SUSPENDED:
+        """Restore the connection; every watch fires, as after any reconnect.
+
+        If the lease ran out meanwhile the store learns it now: LOST, then a new session.
+        """
+        if self._session_id not in self._cluster._stores:
+            self._lose_session()
+        elif self.session_state is SessionState.SUSPENDED:
             self._set_state(SessionState.CONNECTED)
             self._watches.fire_all()
 

@@ -1,0 +1,398 @@
+"""ZooKeeper behind `MetadataStore`: the one module that knows kazoo, and its one thread boundary.
+
+kazoo runs its own threads. Its callbacks only hand what they got to the event loop and never
+block; no kazoo type leaves this module. kazoo repeats nothing but connection attempts: its
+asynchronous calls have no retry, and a lost reply is reported (M-3). One session's calls keep
+their order, also across reconnects (ZooKeeper refuses a write that arrives over a connection its
+session has left), so that reading back after a lost reply is conclusive.
+
+ZooKeeper watches fire once. `_WatchArms` sets them again before anyone is told, so that a reader
+who reads after the callback misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    KazooException,
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.handlers.threading import AsyncResult
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+
+from octavo.metadata.keys import check_key, check_value, parents_of
+from octavo.metadata.store import SessionState, Unsubscribe, Versioned
+from octavo.metadata.watches import SessionListeners, WatchTable
+from octavo.runtime.errors import (
+    ConfigError,
+    IllegalStateError,
+    KeyExists,
+    KeyMissing,
+    MetadataUnavailable,
+    OctavoError,
+    UnknownOutcome,
+    VersionConflict,
+)
+
+T = TypeVar("T")
+
+OPERATION_TIMEOUT_S = 10.0
+"""Longest wait for a connection, and then for a reply."""
+IN_FLIGHT_MAX = 512
+"""Operations of one store that may wait for a reply; further callers wait for a slot."""
+CREATE_ROUNDS_MAX = 10
+"""How often parents are made again while someone else prunes them (L-3)."""
+RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "max_jitter": 0.4}
+"""kazoo's connection attempts: for ever, with back-off and jitter."""
+NO_RETRY = {"max_tries": 0}
+
+_WRITES = frozenset({"create", "put", "delete", "fetch_add"})
+_ANY_VERSION = -1
+_log = logging.getLogger("octavo.metadata.zookeeper")
+_kazoo_log = logging.getLogger("octavo.metadata.kazoo")
+
+
+class ZookeeperStore:
+    """One ZooKeeper session; implements `MetadataStore`."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_s: float,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+    ) -> None:
+        self._hosts = hosts
+        self._operation_timeout_s = operation_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._client = KazooClient(
+            hosts,
+            timeout=session_timeout_s,
+            connection_retry=RECONNECT,
+            command_retry=NO_RETRY,
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._on_state_in_kazoo_thread)
+        self._listeners = SessionListeners(SessionState.SUSPENDED)
+        self._watches = WatchTable()
+        self._arms = _WatchArms(self._client, self._loop, self._on_watch_event)
+        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._connected = asyncio.Event()
+        self._credentials: tuple[int, bytes] = (0, b"")
+        self._closed = False
+
+    async def start(self) -> None:
+        """Connect; raises MetadataUnavailable when no server answers in time."""
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._operation_timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise MetadataUnavailable(
+                f"no ZooKeeper server answers at {self._hosts}",
+                hint="check the addresses and that ZooKeeper runs",
+            ) from None
+
+    @property
+    def session_state(self) -> SessionState:
+        """The present state of the session."""
+        return self._listeners.state
+
+    @property
+    def session_id(self) -> int:
+        """Changes with every new session."""
+        return self._credentials[0]
+
+    @property
+    def credentials(self) -> tuple[int, bytes]:
+        """Session id and password: who has them can take over, or end, this session."""
+        return self._credentials
+
+    # --- operations -------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Versioned | None:
+        """The value as the connected server sees it."""
+        check_key(key)
+        try:
+            value, stat = await self._call("get", lambda: self._client.get_async(key))
+        except KeyMissing:
+            return None
+        return Versioned(value, stat.version)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """Create `key` and missing parents."""
+        check_value(check_key(key), value)
+        for _ in range(CREATE_ROUNDS_MAX):
+            try:
+                await self._call(
+                    "create", lambda: self._client.create_async(key, value, ephemeral=ephemeral)
+                )
+                return 0
+            except KeyMissing:  # a definite answer: a parent is missing and nothing was created
+                await self._create_parents(key)
+        raise MetadataUnavailable(f"the parents of {key} keep disappearing")
+
+    async def _create_parents(self, key: str) -> None:
+        for parent in parents_of(key):
+            try:
+                # a lost reply does not matter here: the caller's create decides
+                with suppress(KeyExists, UnknownOutcome):
+                    await self._call("create", partial(self._client.create_async, parent, b""))
+            except KeyMissing:
+                return  # pruned again meanwhile (L-3); the caller starts over
+
+    async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
+        """Replace the value if the version matches."""
+        check_value(check_key(key), value)
+        version = _ANY_VERSION if expected is None else expected
+        stat = await self._call("put", lambda: self._client.set_async(key, value, version))
+        return stat.version
+
+    async def delete(self, key: str, *, expected: int | None) -> None:
+        """Delete a key without children."""
+        check_key(key)
+        version = _ANY_VERSION if expected is None else expected
+        await self._call("delete", lambda: self._client.delete_async(key, version))
+
+    async def children(self, key: str) -> list[str]:
+        """Sorted names of direct children."""
+        check_key(key)
+        try:
+            return sorted(
+                await self._call("children", lambda: self._client.get_children_async(key))
+            )
+        except KeyMissing:
+            return []
+
+    async def fetch_add(self, key: str) -> int:
+        """An unconditional set, whose new znode version is the counter's new value (ID-1)."""
+        check_key(key)
+        for _ in range(CREATE_ROUNDS_MAX):
+            try:
+                stat = await self._call("fetch_add", lambda: self._client.set_async(key, b""))
+                return stat.version
+            except KeyMissing:
+                # a lost reply here burns nothing: the next set answers for itself
+                with suppress(KeyExists, UnknownOutcome):
+                    await self.create(key, b"")
+        raise MetadataUnavailable(f"{key} keeps disappearing")
+
+    async def barrier(self) -> None:
+        """ZooKeeper's sync: the connected server catches up with its leader."""
+        await self._call("barrier", lambda: self._client.sync_async("/"))
+
+    def watch(self, key: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call `callback(key)` after changes of `key` or its child set."""
+        if self._watches.add(check_key(key), callback) and self._connected.is_set():
+            self._arms.arm(key)
+
+        def unsubscribe() -> None:
+            if self._watches.remove(key, callback):
+                self._arms.forget(key)
+
+        return unsubscribe
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        """Call `callback(state)` at every change of state."""
+        return self._listeners.add(callback)
+
+    async def close(self) -> None:
+        """End the session; its ephemeral keys disappear at once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.clear()
+        self._listeners.clear()
+        self._client.remove_listener(self._on_state_in_kazoo_thread)
+        await asyncio.to_thread(self._stop_client)  # kazoo joins its threads here
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    # --- one operation ----------------------------------------------------------------------
+
+    async def _call(self, operation: str, submit: Callable[[], AsyncResult[T]]) -> T:
+        async with self._slots:
+            await self._wait_connection()
+            future: asyncio.Future[T] = self._loop.create_future()
+            submit().rawlink(partial(self._settle_in_kazoo_thread, future))
+            try:
+                async with asyncio.timeout(self._operation_timeout_s):
+                    return await future
+            except TimeoutError:
+                raise _lost(operation, "no answer in time") from None
+            except KazooException as error:
+                raise _translate(operation, error) from error
+
+    async def _wait_connection(self) -> None:
+        if not self._connected.is_set() and not self._closed:
+            try:
+                async with asyncio.timeout(self._operation_timeout_s):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise MetadataUnavailable("no connection to ZooKeeper") from None
+        if self._closed:
+            raise IllegalStateError("the metadata store is closed")
+
+    def _settle_in_kazoo_thread(self, future: asyncio.Future[T], result: AsyncResult[T]) -> None:
+        try:
+            value = result.get(block=False)
+        except KazooException as error:
+            self._to_loop(_set_exception, future, error)
+        else:
+            self._to_loop(_set_result, future, value)
+
+    def _to_loop(self, call: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(call, *args)
+
+    # --- session and watches ----------------------------------------------------------------
+
+    def _on_state_in_kazoo_thread(self, state: str) -> None:
+        self._to_loop(self._on_state, state, self._client.client_id)
+
+    def _on_state(self, state: str, credentials: tuple[int, bytes] | None) -> None:
+        if self._closed:
+            return
+        if state == KazooState.CONNECTED:
+            if credentials is not None:
+                self._credentials = credentials
+            self._connected.set()
+            self._arms.clear()  # kazoo dropped them all with the old connection
+            for key in self._watches.watched():
+                self._arms.arm(key)
+            self._listeners.set(SessionState.CONNECTED)
+            self._watches.fire_all()
+        else:
+            self._connected.clear()
+            lost = state == KazooState.LOST
+            self._listeners.set(SessionState.LOST if lost else SessionState.SUSPENDED)
+
+    def _on_watch_event(self, key: str) -> None:
+        if not self._closed:
+            self._watches.fire(key)
+
+
+class _WatchArms:
+    """Keeps one existence watch and one child watch set per key of interest.
+
+    `armed` holds what is set on the server now; an event removes it and sets it again, unless
+    the key was forgotten meanwhile or the connection is gone (then everything is set anew on
+    reconnect).
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        loop: asyncio.AbstractEventLoop,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._loop = loop
+        self._on_event = on_event
+        self._wanted: set[str] = set()
+        # the same object each time, so that kazoo keeps one per key even if it is set twice
+        self._callbacks: dict[tuple[str, bool], Callable[[WatchedEvent], None]] = {}
+        self._armed: set[tuple[str, bool]] = set()  # key, is it the child watch
+
+    def arm(self, key: str) -> None:
+        """Watch `key` from now on."""
+        self._wanted.add(key)
+        self._set(key, children=False)
+        self._set(key, children=True)
+
+    def forget(self, key: str) -> None:
+        """Do not set the watches of `key` again; those set fire once more into nothing."""
+        self._wanted.discard(key)
+        self._callbacks.pop((key, False), None)
+        self._callbacks.pop((key, True), None)
+
+    def clear(self) -> None:
+        """The connection was replaced: nothing is set."""
+        self._wanted.clear()
+        self._armed.clear()
+
+    def _set(self, key: str, *, children: bool) -> None:
+        if (key, children) in self._armed:
+            return
+        self._armed.add((key, children))
+        callback = self._callbacks.setdefault(
+            (key, children), partial(self._in_kazoo_thread, key, children)
+        )
+        if children:
+            result: AsyncResult[object] = self._client.get_children_async(key, watch=callback)
+        else:
+            result = self._client.exists_async(key, watch=callback)
+        result.rawlink(partial(self._answered_in_kazoo_thread, key, children))
+
+    def _answered_in_kazoo_thread(
+        self, key: str, children: bool, result: AsyncResult[object]
+    ) -> None:
+        try:
+            result.get(block=False)
+        except KazooException:
+            # no node: no child watch was set, the existence watch will tell; or no connection
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._armed.discard, (key, children))
+
+    def _in_kazoo_thread(self, key: str, children: bool, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._on_fired, key, children)
+
+    def _on_fired(self, key: str, children: bool) -> None:
+        self._armed.discard((key, children))
+        if key in self._wanted:
+            self._set(key, children=False)
+            self._set(key, children=True)
+            self._on_event(key)
+
+
+def _set_result(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _translate(operation: str, error: KazooException) -> OctavoError:
+    if isinstance(error, NoNodeError):
+        return KeyMissing(f"{operation}: the key does not exist")
+    if isinstance(error, NodeExistsError):
+        return KeyExists(f"{operation}: the key exists")
+    if isinstance(error, BadVersionError):
+        return VersionConflict(f"{operation}: the key has another version")
+    if isinstance(error, NotEmptyError):
+        return VersionConflict(f"{operation}: the key has children")
+    if isinstance(error, NoChildrenForEphemeralsError):
+        return IllegalStateError(f"{operation}: an ephemeral key cannot have children")
+    if isinstance(error, NoAuthError | AuthFailedError):
+        return ConfigError(f"{operation}: ZooKeeper refused our credentials")
+    if isinstance(error, ConnectionClosedError):
+        return MetadataUnavailable(f"{operation}: the store was closed")
+    _log.info("%s lost its reply: %r", operation, error)
+    return _lost(operation, type(error).__name__)
+
+
+def _lost(operation: str, why: str) -> UnknownOutcome | MetadataUnavailable:
+    cause = f"the reply to {operation} was lost ({why})"
+    return UnknownOutcome(cause) if operation in _WRITES else MetadataUnavailable(cause)

@@ -1,0 +1,84 @@
+"""A TCP proxy in front of a real server, to lose replies and connections on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+
+class TcpProxy:
+    """Forwards one listening port to one target; its switches act on all connections at once."""
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self._target = (target_host, target_port)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._replies_flow = asyncio.Event()
+        self._replies_flow.set()
+        self._refuse = False
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> TcpProxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def close(self) -> None:
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def hold_replies(self) -> None:
+        """From now on nothing the server says arrives, while requests still do."""
+        self._replies_flow.clear()
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Reset every connection and drop what was held; `refuse` new ones until `restore()`."""
+        self._refuse = refuse
+        for writer in list(self._writers):
+            writer.transport.abort()
+        self._replies_flow.set()
+
+    def restore(self) -> None:
+        self._refuse = False
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._refuse:
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(up_writer)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pump(reader, up_writer, replies=False))
+            group.create_task(self._pump(up_reader, writer, replies=True))
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if replies:
+                    await self._replies_flow.wait()
+                if writer.transport.is_closing():
+                    break
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self._writers.discard(writer)
