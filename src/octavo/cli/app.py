@@ -34,6 +34,7 @@ for command in (
     cluster.up,
     cluster.status,
     cluster.down,
+    cluster.probe,
     produce.produce,
     consume.consume,
     export.export,

@@ -50,7 +50,6 @@ def up(
     port: Annotated[
         int, typer.Option(help="Port of the first broker; 0 takes free ports and keeps them.")
     ] = DEFAULT_PORT,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     metadata: Annotated[
         str, typer.Option(help="Metadata store: embedded, or zk://host:2181/octavo.")
     ] = EMBEDDED,
@@ -74,7 +73,6 @@ def up(
         data_dir=data,
         bookies=bookies or (before.bookies if before else DEFAULT_BOOKIES),
         brokers=brokers or (before.brokers if before else DEFAULT_BROKERS),
-        host=host,
         port=port,
         metadata=metadata,
         bookie_settings=parse_settings(bookie_set or [], "--bookie-set"),
@@ -157,7 +155,7 @@ def _detached(spec: ClusterSpec) -> int:
 
 
 def _up_words(spec: ClusterSpec) -> list[str]:
-    words = ["up", "--data", str(spec.data_dir), "--host", spec.host, "--port", str(spec.port)]
+    words = ["up", "--data", str(spec.data_dir), "--port", str(spec.port)]
     words += ["--bookies", str(spec.bookies), "--brokers", str(spec.brokers)]
     words += ["--metadata", spec.metadata, "--start-timeout", str(spec.start_timeout_s)]
     for option, settings in (
@@ -223,6 +221,21 @@ async def _check(cluster: ClusterFile) -> dict[str, bool]:
         *(is_serving(entry.health_address, STATUS_CHECK_S) for entry in cluster.children)
     )
     return {entry.name: ok for entry, ok in zip(cluster.children, answers, strict=True)}
+
+
+def probe(
+    address: Annotated[
+        str, typer.Argument(help="host:port of a broker or of a bookie's control port.")
+    ],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.1)] = 3.0,
+) -> int:
+    """Ask one server whether it is ready; for health checks of containers. Exit code 0 or 5."""
+    # Imported here: loads gRPC.
+    from octavo.supervisor.health import is_serving
+
+    serving = asyncio.run(is_serving(address, timeout))
+    note(f"{address} is {'ready' if serving else 'not ready'}")
+    return ExitCode.OK if serving else ExitCode.UNAVAILABLE
 
 
 def down(

@@ -24,10 +24,6 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("-X", metavar="KEY=VALUE", help="Any other setting of this server; repeatable."),
 ]
-AdvertisedOption = Annotated[
-    str | None,
-    typer.Option("--advertised", help="host:port that others are told; default: where it listens."),
-]
 
 
 def bookie(
@@ -39,7 +35,9 @@ def bookie(
     control_port: Annotated[
         int, typer.Option("--control-port", help="Port of health and admin; 0 takes a free one.")
     ] = 3182,
-    advertised: AdvertisedOption = None,
+    advertised_host: Annotated[
+        str | None, typer.Option("--advertised-host", help="Host that brokers are told.")
+    ] = None,
     settings: SettingsOption = None,
 ) -> int:
     """Run one bookie: the storage of entries."""
@@ -55,7 +53,7 @@ def bookie(
         host=host,
         port=port,
         control_port=control_port,
-        advertised_address=advertised,
+        advertised_host=advertised_host,
         **parse_settings(settings or [], "-X"),
     )
     return run(config)
@@ -66,7 +64,9 @@ def broker(
     metadata: MetadataOption,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="gRPC port; 0 takes a free one.")] = 7650,
-    advertised: AdvertisedOption = None,
+    advertised_address: Annotated[
+        str | None, typer.Option("--advertised-address", help="host:port that clients are told.")
+    ] = None,
     settings: SettingsOption = None,
 ) -> int:
     """Run one broker: it serves topics and keeps nothing."""
@@ -80,7 +80,7 @@ def broker(
         metadata_url=metadata,
         host=host,
         port=port,
-        advertised_address=advertised,
+        advertised_address=advertised_address,
         **parse_settings(settings or [], "-X"),
     )
     return run(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from octavo.runtime.entropy import Entropy
@@ -11,6 +10,9 @@ from octavo.runtime.errors import ConfigError
 from octavo.supervisor import ports
 from octavo.supervisor.cluster_file import ClusterFile
 from octavo.supervisor.spec import EMBEDDED, ROOT_KEY, ChildSpec, ClusterSpec, Role
+
+SESSION_TIMEOUT_S = "4"
+"""All processes share one machine: a killed one may be forgotten, and started again, this soon."""
 
 
 class Layout(NamedTuple):
@@ -62,9 +64,11 @@ def plan(spec: ClusterSpec, old: ClusterFile | None, entropy: Entropy) -> Layout
 def _child(
     spec: ClusterSpec, role: Role, name: str, port: int, control_port: int | None, url: str
 ) -> ChildSpec:
-    settings: Mapping[str, str] = spec.bookie_settings
-    if role == "broker":
-        settings = {**spec.quorum_settings(), **spec.broker_settings}
+    if role == "bookie":
+        settings = {"metadata_session_timeout_s": SESSION_TIMEOUT_S, **spec.bookie_settings}
+    else:
+        settings = {"session_timeout_s": SESSION_TIMEOUT_S, **spec.quorum_settings()}
+        settings.update(spec.broker_settings)
     return ChildSpec(
         role=role,
         name=name,

@@ -111,7 +111,7 @@ class Supervisor:
         folder = self._spec.data_dir / "metadata"
         folder.mkdir(exist_ok=True)
         self._metadata = EmbeddedMetadataServer(folder, self._clock)
-        await self._metadata.start(port)
+        await self._metadata.start(port, self._spec.host)
 
     async def _launch(self, child: Child) -> None:
         await child.start()

@@ -1,0 +1,6 @@
+"""x"""
+
+
+def consume() -> int:
+    """x"""
+    return 0
