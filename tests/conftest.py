@@ -10,7 +10,13 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.fix_zookeeper", "tests.fix_cluster", "tests.fix_spark", "tests.fix_toxiproxy"]
+pytest_plugins = [
+    "tests.fix_zookeeper",
+    "tests.fix_cluster",
+    "tests.fix_spark",
+    "tests.fix_toxiproxy",
+    "tests.fix_serving",
+]
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)

@@ -1,0 +1,270 @@
+"""Entries of a topic's ledger that are not batches: snapshot 0xB8 and footer 0xB9 (spec groups I8).
+
+Both take no offset. A *snapshot* holds what a new owner needs to go on: end offset, producer windows,
+open transactions, aborted transactions and running figures of the segment. A *footer* is the last
+entry of a ledger that was closed in good order: the sparse offset and time index, and where the
+newest snapshot lies. Little-endian; the last four bytes are a crc32c over everything before them.
+
+    u8 magic | u8 version | u16 zero | u32 body bytes | body | u32 crc32c
+
+Readers skip entries whose first byte is not the batch magic.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import uuid
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from octavo.runtime.checksum import crc32c
+from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
+from octavo.runtime.invariant import invariant
+
+SNAPSHOT_MAGIC = 0xB8
+FOOTER_MAGIC = 0xB9
+VERSION = 1
+MAX_BYTES = 5 * 1024 * 1024
+"""Ledger entries may not be larger (E-4)."""
+
+_PREFIX = struct.Struct("<BBHI")
+_CRC = struct.Struct("<I")
+_TOPIC_ID_BYTES = 16
+_SNAPSHOT = struct.Struct("<iqiqqqqqIII")
+_PRODUCER = struct.Struct("<qhHiq")
+_WINDOW = struct.Struct("<iiqq")
+_TXN = struct.Struct("<qq")
+_ABORTED = struct.Struct("<qqq")
+_FOOTER = struct.Struct("<qqqqqqqI")
+
+invariant(sys.byteorder == "little", "index arrays are stored in little-endian order")
+
+
+class WindowItem(NamedTuple):
+    """One remembered batch of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    append_time_ms: int
+
+
+class ProducerSnapshot(NamedTuple):
+    """One producer's durable state with its whole window (I7)."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_used_ms: int
+    window: tuple[WindowItem, ...]
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker yet."""
+
+    producer_id: int
+    first_offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction whose data may still be stored."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class SegmentFigures(NamedTuple):
+    """Running figures of the segment up to an entry; times are -1 while it has no batch."""
+
+    payload_bytes: int = 0
+    first_append_ms: int = -1
+    last_append_ms: int = -1
+    max_timestamp_ms: int = -1
+
+
+class Snapshot(NamedTuple):
+    """State of a partition as of the entries before this one."""
+
+    topic_id: uuid.UUID
+    partition: int
+    end_offset: int
+    owner_epoch: int
+    written_ms: int
+    figures: SegmentFigures
+    producers: tuple[ProducerSnapshot, ...] = ()
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class Footer(NamedTuple):
+    """Sparse index of a closed ledger: parallel columns, one element for each point."""
+
+    base_offset: int
+    end_offset: int
+    snapshot_entry: int
+    figures: SegmentFigures
+    offsets: Sequence[int]
+    entries: Sequence[int]
+    max_timestamps_before: Sequence[int]
+
+
+def is_batch(payload: bytes) -> bool:
+    """Whether an entry's payload is a batch (0xB7)."""
+    return payload[:1] == b"\xb7"
+
+
+def is_snapshot(payload: bytes) -> bool:
+    """Whether an entry's payload is a snapshot."""
+    return payload[:1] == b"\xb8"
+
+
+def is_footer(payload: bytes) -> bool:
+    """Whether an entry's payload is a footer."""
+    return payload[:1] == b"\xb9"
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The payload of a snapshot entry."""
+    parts = [
+        snapshot.topic_id.bytes,
+        _SNAPSHOT.pack(
+            snapshot.partition,
+            snapshot.end_offset,
+            snapshot.owner_epoch,
+            snapshot.written_ms,
+            *snapshot.figures,
+            len(snapshot.producers),
+            len(snapshot.open_transactions),
+            len(snapshot.aborted),
+        ),
+    ]
+    for producer in snapshot.producers:
+        parts.append(
+            _PRODUCER.pack(
+                producer.producer_id,
+                producer.epoch,
+                len(producer.window),
+                producer.last_sequence,
+                producer.last_used_ms,
+            )
+        )
+        parts.extend(_WINDOW.pack(*item) for item in producer.window)
+    parts.extend(_TXN.pack(*item) for item in snapshot.open_transactions)
+    parts.extend(_ABORTED.pack(*item) for item in snapshot.aborted)
+    return _seal(SNAPSHOT_MAGIC, b"".join(parts))
+
+
+def decode_snapshot(payload: bytes) -> Snapshot:
+    """Read a snapshot; raises CorruptEntry (also bad crc, I9) or UnsupportedVersion."""
+    body = _Body(_open(SNAPSHOT_MAGIC, payload))
+    topic_id = uuid.UUID(bytes=body.take_bytes(_TOPIC_ID_BYTES))
+    head = body.take(_SNAPSHOT)
+    producer_count, open_count, aborted_count = head[8:]
+    producers: list[ProducerSnapshot] = []
+    body.expect(producer_count, _PRODUCER.size)
+    for _ in range(producer_count):
+        producer_id, epoch, items, last_sequence, last_used_ms = body.take(_PRODUCER)
+        window = tuple(WindowItem._make(body.take(_WINDOW)) for _ in range(items))
+        producers.append(ProducerSnapshot(producer_id, epoch, last_sequence, last_used_ms, window))
+    body.expect(open_count, _TXN.size)
+    opened = tuple(OpenTransaction._make(body.take(_TXN)) for _ in range(open_count))
+    body.expect(aborted_count, _ABORTED.size)
+    aborted = tuple(AbortedTransaction._make(body.take(_ABORTED)) for _ in range(aborted_count))
+    body.expect_end()
+    return Snapshot(
+        topic_id=topic_id,
+        partition=head[0],
+        end_offset=head[1],
+        owner_epoch=head[2],
+        written_ms=head[3],
+        figures=SegmentFigures._make(head[4:8]),
+        producers=tuple(producers),
+        open_transactions=opened,
+        aborted=aborted,
+    )
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """The payload of a footer entry."""
+    count = len(footer.offsets)
+    invariant(
+        len(footer.entries) == count and len(footer.max_timestamps_before) == count,
+        "the columns of a footer have equal lengths",
+    )
+    head = _FOOTER.pack(
+        footer.base_offset, footer.end_offset, footer.snapshot_entry, *footer.figures, count
+    )
+    columns = (footer.offsets, footer.entries, footer.max_timestamps_before)
+    return _seal(FOOTER_MAGIC, head + b"".join(array("q", column).tobytes() for column in columns))
+
+
+def decode_footer(payload: bytes) -> Footer:
+    """Read a footer; raises CorruptEntry or UnsupportedVersion."""
+    body = _Body(_open(FOOTER_MAGIC, payload))
+    head = body.take(_FOOTER)
+    count = head[7]
+    body.expect(count, 24)
+    columns = [body.int64s(count) for _ in range(3)]
+    body.expect_end()
+    footer = Footer(head[0], head[1], head[2], SegmentFigures._make(head[3:7]), *columns)
+    for column in (footer.offsets, footer.entries):
+        if any(a >= b for a, b in zip(column, column[1:], strict=False)):
+            raise CorruptEntry("footer index does not ascend")
+    return footer
+
+
+def _seal(magic: int, body: bytes) -> bytes:
+    payload = _PREFIX.pack(magic, VERSION, 0, len(body)) + body
+    return payload + _CRC.pack(crc32c(payload))
+
+
+def _open(magic: int, payload: bytes) -> bytes:
+    if len(payload) < _PREFIX.size + _CRC.size:
+        raise CorruptEntry(f"control entry of {len(payload)} bytes is too short")
+    found, version, _, body_bytes = _PREFIX.unpack_from(payload)
+    if found != magic:
+        raise CorruptEntry(f"control entry starts with {found:#x}, expected {magic:#x}")
+    if version != VERSION:
+        raise UnsupportedVersion(f"control entry version {version}, this build knows {VERSION}")
+    if body_bytes != len(payload) - _PREFIX.size - _CRC.size:
+        raise CorruptEntry("control entry declares another length than it has")
+    if crc32c(payload[: -_CRC.size]) != _CRC.unpack_from(payload, len(payload) - _CRC.size)[0]:
+        raise CorruptEntry("control entry fails its crc32c")
+    return payload[_PREFIX.size : -_CRC.size]
+
+
+class _Body:
+    """Cuts fixed structures off a body; every overrun is CorruptEntry."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def expect(self, count: int, size: int) -> None:
+        """Check that `count` items of `size` can follow, before anything is allocated."""
+        if count * size > len(self._body) - self._at:
+            raise CorruptEntry(f"control entry declares {count} items it does not hold")
+
+    def take(self, layout: struct.Struct) -> tuple[int, ...]:
+        self.expect(1, layout.size)
+        values = layout.unpack_from(self._body, self._at)
+        self._at += layout.size
+        return values
+
+    def take_bytes(self, count: int) -> bytes:
+        self.expect(count, 1)
+        self._at += count
+        return self._body[self._at - count : self._at]
+
+    def int64s(self, count: int) -> array[int]:
+        out = array("q")
+        out.frombytes(self._body[self._at : self._at + 8 * count])
+        self._at += 8 * count
+        return out
+
+    def expect_end(self) -> None:
+        if self._at != len(self._body):
+            raise CorruptEntry("control entry has bytes too many")

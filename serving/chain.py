@@ -1,0 +1,249 @@
+"""The asyncio shell of one partition's segment list: claim it, publish changes, sweep its trash.
+
+Everything that changes the list is a compare-and-set against the version this owner saw last. A
+conflict with another owner's epoch is NotLeader at once; an outcome that stays unknown is settled by
+re-reading before anything else is tried (M-3, ML-7). This is the second half of the argument why two
+owners can never both append (ledger §8.3): an owner rolls only through this list.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from octavo.metadata.ledger_record import LedgerMetadata, Quorum
+from octavo.metadata.topics import PartitionCatalog, PartitionState, Segment, VersionedPartition
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import (
+    KeyExists,
+    KeyMissing,
+    LedgerConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotLeader,
+    OctavoError,
+    UnknownOutcome,
+    UnknownTopic,
+    VersionConflict,
+)
+from octavo.runtime.ids import LedgerId
+from octavo.runtime.telemetry import get_logger
+from octavo.serving import segments as lists
+from octavo.serving.ledger_backend import LedgerBackend, Writer
+
+CLAIM_ATTEMPTS_MAX = 8
+"""ML-4 starts over when the list changed under it; beyond this somebody else is the better owner."""
+DRAWS_MAX = 8
+"""Ledgers drawn while looking for an id above every earlier one (ML-3)."""
+
+_log = get_logger("octavo.serving.chain")
+
+
+class PartitionName(NamedTuple):
+    """One partition of one life of a topic."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Closed = dict[LedgerId, LedgerMetadata]
+Load = Callable[[PartitionState, Closed], Awaitable[dict[LedgerId, Segment]]]
+"""Given the list and the CLOSED records of its last ledgers: the segments with their counts."""
+
+
+class SegmentChain:
+    """The list of one partition as its present owner sees it."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        quorum: Quorum,
+        *,
+        backend: LedgerBackend,
+        catalog: PartitionCatalog,
+        clock: Clock,
+        allow_degraded: bool,
+    ) -> None:
+        self._name = name
+        self._quorum = quorum
+        self._backend = backend
+        self._catalog = catalog
+        self._clock = clock
+        self._allow_degraded = allow_degraded
+        self._record: VersionedPartition | None = None
+        self._in_doubt = False  # the last compare-and-set may or may not have happened
+        self._unlisted: Writer | None = None  # created, not (or not surely) in the list yet
+
+    @property
+    def state(self) -> PartitionState:
+        """The list as last read or written."""
+        if self._record is None:
+            raise NotLeader(f"{self._name} is not loaded")
+        return self._record.state
+
+    @property
+    def owner_epoch(self) -> int:
+        """The epoch this owner claimed."""
+        return self.state.owner_epoch
+
+    async def claim(self, load: Load) -> None:
+        """Become the owner (ML-4): recover what is open, fill counts, CAS with owner epoch + 1.
+
+        Raises retriable errors when bookies or the metadata store do not answer, NotLeader when the
+        list kept changing, UnknownTopic when the topic is gone.
+        """
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            found = await self._read_or_create()
+            closed: Closed = {}
+            for segment in lists.to_recover(found.state):
+                closed[segment.ledger_id] = await self._recover_listed(segment)
+            sealed = await load(found.state, closed)
+            wanted = lists.claimed(found.state, sealed, self._clock.wall_ms())
+            try:
+                self._record = await self._catalog.cas(found, wanted)
+            except (VersionConflict, UnknownOutcome):
+                continue  # somebody else is at work, or our own claim succeeded: start over
+            except KeyMissing:
+                raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+            _log.info("partition-claimed", partition=str(self._name), epoch=self.owner_epoch)
+            return
+        raise NotLeader(f"{self._name}: the segment list kept changing while it was opened")
+
+    async def _read_or_create(self) -> VersionedPartition:
+        found = await self._catalog.read(self._name.topic_id, self._name.partition)
+        if found is not None:
+            return found
+        try:
+            first = lists.first_state(self._name.topic_id, self._name.partition)
+            return await self._catalog.create(first)
+        except KeyExists:
+            found = await self._catalog.read(self._name.topic_id, self._name.partition)
+            if found is None:
+                raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+            return found
+
+    async def _recover_listed(self, segment: Segment) -> LedgerMetadata:
+        try:
+            closed = await self._backend.recover_ledger(segment.ledger_id)
+        except NoSuchLedger as error:  # ML-4: never a silent removal
+            _log.error(
+                "listed-ledger-missing", partition=str(self._name), ledger_id=segment.ledger_id
+            )
+            raise LedgerConflict(
+                f"{self._name} lists ledger {segment.ledger_id}, which does not exist",
+                hint="data was deleted from under the topic; restore the metadata or ask for help",
+            ) from error
+        if segment.end_offset is not None and closed.last_entry != segment.last_entry:
+            raise LedgerConflict(
+                f"ledger {segment.ledger_id} ends at entry {closed.last_entry}, "
+                f"the list of {self._name} says {segment.last_entry}"
+            )
+        return closed
+
+    async def publish(
+        self, *, sealed: Segment | None, open_new: bool, base_offset: int
+    ) -> Writer | None:
+        """One roll step (ML-5): list what was closed and, if asked, a new ledger from `base_offset`.
+
+        The returned writer may be written to: its ledger is in the list (ledger §8.3, point 4).
+        Raises NotLeader when another owner changed the list; after a retriable error call it again.
+        """
+        if self._in_doubt:
+            await self._settle_doubt()
+            if self._unlisted is not None and self._lists(self._unlisted.ledger_id):
+                return self._take_unlisted()
+        writer: Writer | None = None
+        if open_new:
+            if self._unlisted is None or self._unlisted.stopped is not None:
+                self._unlisted = await self._create()
+            writer = self._unlisted
+        opened = (writer.ledger_id, base_offset) if writer is not None else None
+        now_ms = self._clock.wall_ms()
+        await self._cas(lists.advanced(self.state, sealed=sealed, opened=opened, now_ms=now_ms))
+        return self._take_unlisted() if writer is not None else None
+
+    def _take_unlisted(self) -> Writer | None:
+        writer, self._unlisted = self._unlisted, None
+        return writer
+
+    async def release_unlisted(self) -> None:
+        """Free the handle of a ledger that never got into the list; the ledger stays (ML-7)."""
+        writer, self._unlisted = self._unlisted, None
+        if writer is not None and writer.stopped is None:
+            await writer.close()
+
+    def _lists(self, ledger_id: LedgerId) -> bool:
+        return any(segment.ledger_id == ledger_id for segment in self.state.segments)
+
+    async def _create(self) -> Writer:
+        name = self._name
+        custom = {
+            "kind": "topic",
+            "topic": name.topic,
+            "topic_id": name.topic_id.hex,
+            "partition": str(name.partition),
+            "owner_epoch": str(self.owner_epoch),
+        }
+        for _ in range(DRAWS_MAX):
+            writer = await self._backend.create_ledger(
+                self._quorum, custom, allow_degraded=self._allow_degraded
+            )
+            if writer.ledger_id > self.state.max_ledger_id_ever:
+                return writer
+            _log.error("ledger-id-not-above", partition=str(name), ledger_id=writer.ledger_id)
+            await writer.close()  # ML-3: never used; its custom fields lead the sweeper to it
+        raise MetadataUnavailable(f"no ledger id above {self.state.max_ledger_id_ever} was drawn")
+
+    async def _cas(self, wanted: PartitionState) -> None:
+        if self._record is None:
+            raise NotLeader(f"{self._name} is not loaded")
+        try:
+            self._record = await self._catalog.cas(self._record, wanted)
+        except (VersionConflict, UnknownOutcome) as error:
+            self._in_doubt = True
+            await self._settle_doubt()
+            raise UnknownOutcome(f"{self._name}: segment list is to be written again") from error
+        except KeyMissing:
+            raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+
+    async def _settle_doubt(self) -> None:
+        """Re-read the list (ML-7). Another epoch means another owner: stop at once (ledger §8.3)."""
+        epoch = self.owner_epoch
+        found = await self._catalog.read(self._name.topic_id, self._name.partition)
+        if found is None:
+            raise UnknownTopic(f"topic {self._name.topic!r} was deleted")
+        if found.state.owner_epoch != epoch:
+            raise NotLeader(
+                f"{self._name} is owned under epoch {found.state.owner_epoch}, ours was {epoch}"
+            )
+        self._record = found
+        if self._unlisted is None or not self._lists(self._unlisted.ledger_id):
+            self._in_doubt = False
+
+    async def still_ours(self) -> bool:
+        """Whether the list still carries our epoch; raises MetadataUnavailable."""
+        found = await self._catalog.read(self._name.topic_id, self._name.partition)
+        return found is not None and found.state.owner_epoch == self.owner_epoch
+
+    async def sweep_trash(self, delay_ms: int) -> int:
+        """Delete trashed ledgers that waited long enough (ML-9); returns how many."""
+        due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)
+        gone = [item for item in due if await self._delete(item.ledger_id)]
+        if gone:
+            await self._cas(lists.without_trash(self.state, gone))
+        return len(gone)
+
+    async def _delete(self, ledger_id: LedgerId) -> bool:
+        try:
+            await self._backend.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return True
+        except OctavoError as error:
+            _log.warning("trash-not-deleted", ledger_id=ledger_id, cause=error.cause)
+            return False
+        return True

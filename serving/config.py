@@ -1,0 +1,107 @@
+"""Settings of a broker process; defaults are visible here, units are in the names.
+
+Topic settings live in `octavo.serving.topic_config`; the broker's values are their defaults.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from octavo.runtime.config import FrozenSettings
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+
+class BrokerConfig(FrozenSettings):
+    """What one broker is told at start; environment names start with `OCTAVO_BROKER_`."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_BROKER_")
+
+    broker_id: str = Field(min_length=1, max_length=200)
+    metadata_url: str = "embedded://127.0.0.1:7660/octavo"
+    host: str = "127.0.0.1"
+    port: int = Field(default=7650, ge=0, le=65535)
+    """0 picks a free port."""
+    advertised_address: str = ""
+    """What clients are told; empty: host and the port in use."""
+
+    bundles: int = Field(default=64, ge=1, le=4096)
+    """Hash ranges of partitions; must be equal on every broker of a cluster (O-1)."""
+    ownership_settle_s: float = Field(default=5.0, ge=0)
+    """The set of live brokers must be stable this long before bundles are given away."""
+    ownership_moves_per_step: int = Field(default=6, ge=1)
+    """Bundles unloaded in one step; about 10 % of 64 (F145)."""
+    unload_deadline_s: float = Field(default=60.0, gt=0)
+    """O-3: an unload that takes longer is abandoned; fencing protects the data."""
+    session_timeout_s: float = Field(default=6.0, gt=0)
+
+    ensemble_size: int = Field(default=3, ge=1, le=64)
+    write_quorum: int = Field(default=3, ge=1, le=64)
+    ack_quorum: int = Field(default=2, ge=1, le=64)
+    allow_degraded_ledgers: bool = True
+    """A6: open a new ledger with fewer than Qw bookies as long as Qa live."""
+
+    segment_bytes: int = Field(default=1024 * _MIB, ge=64 * _KIB)
+    segment_ms: int = Field(default=604_800_000, ge=1_000)
+    min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)
+    """Smallest `segment.bytes` a topic may ask for (F071); tests lower it to 64 KiB."""
+    retention_ms: int = Field(default=604_800_000, ge=-1)
+    retention_bytes: int = Field(default=-1, ge=-1)
+    timestamp_after_max_ms: int = Field(default=3_600_000, ge=0)
+    max_partitions_per_topic: int = Field(default=10_000, ge=1)
+
+    index_interval_bytes: int = Field(default=64 * _KIB, ge=_KIB)
+    snapshot_interval_ms: int = Field(default=60_000, ge=10)
+    snapshot_interval_records: int = Field(default=100_000, ge=1)
+    snapshot_interval_bytes: int = Field(default=32 * _MIB, ge=64 * _KIB)
+    """Bounds what a new owner replays after a crash, also when batches are large."""
+    producer_expiration_ms: int = Field(default=86_400_000, ge=1_000)
+    max_producers_per_partition: int = Field(default=20_000, ge=1)
+
+    tail_cache_bytes: int = Field(default=64 * _MIB, ge=0)
+    cold_cache_bytes: int = Field(default=32 * _MIB, ge=_MIB)
+    """Read-ahead of backlog readers; never shares bytes with the tail cache (F078)."""
+    cold_read_budget_bytes: int = Field(default=32 * _MIB, ge=_MIB)
+    """Storage reads in flight (BP-2)."""
+    cold_chunk_bytes: int = Field(default=_MIB, ge=64 * _KIB)
+    open_readers: int = Field(default=256, ge=1)
+    """Ledger readers kept open for closed segments."""
+    segment_indexes: int = Field(default=1024, ge=1)
+    """Indexes of closed segments kept in memory."""
+
+    connection_pending_batches: int = Field(default=1_000, ge=1)
+    """BP-3: above it the produce stream is not read."""
+    produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)
+    fetch_bytes_in_flight: int = Field(default=256 * _MIB, ge=64 * _MIB)
+    fetch_max_bytes: int = Field(default=52_428_800, ge=_MIB)
+    fetch_max_wait_ms: int = Field(default=30_000, ge=0)
+    fetch_max_partitions: int = Field(default=10_000, ge=1)
+    max_receive_bytes: int = Field(default=32 * _MIB, ge=8 * _MIB)
+    """Largest gRPC message accepted; above the batch limit plus 64 KiB (G7)."""
+    max_send_bytes: int = Field(default=64 * _MIB, ge=16 * _MIB)
+
+    partition_pending_bytes: int = Field(default=64 * _MIB, ge=8 * _MIB)
+    partition_pending_batches: int = Field(default=4_000, ge=1)
+    """Above it a partition answers THROTTLED instead of queueing."""
+    produce_timeout_s: float = Field(default=30.0, gt=0)
+    """A8: after this a waiting producer gets REQUEST_TIMED_OUT; the batch stays pending."""
+    stall_s: float = Field(default=5.0, gt=0)
+    """A head batch older than this with too few bookies turns new batches away (A6)."""
+    recovery_timeout_s: float = Field(default=30.0, gt=0)
+    load_wait_s: float = Field(default=15.0, gt=0)
+    """How long a lookup waits for a partition to be recovered before it answers retriably."""
+    housekeeping_interval_s: float = Field(default=1.0, gt=0)
+    trash_delay_ms: int = Field(default=600_000, ge=0)
+    """ML-9: how long a ledger stays in the trash before it is deleted."""
+    stop_deadline_s: float = Field(default=20.0, gt=0)
+
+    @model_validator(mode="after")
+    def check(self) -> BrokerConfig:
+        """Relations between fields."""
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
+            raise ValueError("ensemble_size >= write_quorum >= ack_quorum must hold")
+        if self.fetch_max_bytes + 8 * _MIB > self.max_send_bytes:
+            raise ValueError("max_send_bytes must exceed fetch_max_bytes by 8 MiB (G7)")
+        return self

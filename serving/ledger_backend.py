@@ -1,0 +1,120 @@
+"""What a partition needs of the storage layer, as narrow protocols.
+
+`octavo.client.ledger.LedgerClient` fulfils them; tests also drive partitions over an in-memory model
+with the same promises (fencing, LAC, recovery, unknown outcomes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from octavo.metadata.ledger_record import LedgerMetadata, Quorum
+from octavo.runtime.errors import OctavoError
+from octavo.runtime.ids import EntryId, LedgerId
+
+OnDone = Callable[[EntryId, OctavoError | None], None]
+OnFirstCopy = Callable[[EntryId], None]
+
+
+class Writer(Protocol):
+    """The only writer of one open ledger."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger."""
+        ...
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """What was written to the metadata store last."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Payload bytes added so far."""
+        ...
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes not yet answered by all replicas (W-10)."""
+        ...
+
+    @property
+    def wants_roll(self) -> bool:
+        """Whether a new ledger would be better."""
+        ...
+
+    @property
+    def stopped(self) -> OctavoError | None:
+        """Why nothing more can be added; None while it can."""
+        ...
+
+    def add(
+        self, payload: bytes, on_done: OnDone, on_first_copy: OnFirstCopy | None = None
+    ) -> EntryId:
+        """Send an entry; callbacks come in entry order. After a stop the error is UnknownOutcome."""
+        ...
+
+    async def append(self, payload: bytes) -> EntryId:
+        """Add and wait for the acknowledgement."""
+        ...
+
+    async def wait_capacity(self) -> None:
+        """Return when the byte budgets allow more (W-10)."""
+        ...
+
+    async def close(self) -> LedgerMetadata:
+        """Close at the LAC (W-9)."""
+        ...
+
+    def on_stopped(self, callback: Callable[[OctavoError], None]) -> object:
+        """Call back once when the writer stops by itself."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads confirmed entries of one ledger; never fences."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record as last read."""
+        ...
+
+    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
+        """Whole entries from `first` on, at least one."""
+        ...
+
+    async def last_add_confirmed(self) -> EntryId:
+        """The LAC, asked anew."""
+        ...
+
+    async def wait_beyond(self, entry: EntryId, timeout_s: float) -> EntryId:
+        """The LAC once it is beyond `entry`, or at the timeout (RD-7)."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections and watches."""
+        ...
+
+
+class LedgerBackend(Protocol):
+    """Creates, recovers, reads and deletes ledgers."""
+
+    async def create_ledger(
+        self, quorum: Quorum, custom: Mapping[str, str], *, allow_degraded: bool = True
+    ) -> Writer:
+        """A new ledger, not yet written to."""
+        ...
+
+    async def recover_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Fence and close; returns the CLOSED record."""
+        ...
+
+    async def open_reader(self, ledger_id: LedgerId) -> Reader:
+        """A reader that changes nothing."""
+        ...
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Remove the ledger's record; bookies free its entries."""
+        ...

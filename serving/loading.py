@@ -1,0 +1,201 @@
+"""Load a partition: from the newest snapshot and the batch headers after it (spec groups I9).
+
+Reads only CLOSED ledgers. A footer names the newest snapshot; without one (the last owner crashed)
+the ledger's end is searched backwards, which `snapshot_interval_*` keeps short. A snapshot that fails
+its crc gives way to an older one, at worst to a full scan. Sequences are not judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.metadata.topics import PartitionState, Segment
+from octavo.proto.batch import decode_header
+from octavo.proto.entry import HEADER_BYTES
+from octavo.proto.segment_entries import (
+    Footer,
+    Snapshot,
+    decode_footer,
+    decode_snapshot,
+    is_batch,
+    is_footer,
+    is_snapshot,
+)
+from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
+from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
+from octavo.runtime.telemetry import get_logger
+from octavo.serving.chain import Closed, PartitionName
+from octavo.serving.index import SparseIndex
+from octavo.serving.ledger_backend import LedgerBackend, Reader
+from octavo.serving.partition_log import Append, Figures
+from octavo.serving.producers import ProducerStates
+from octavo.serving.segments import end_of, sealed_segment
+
+READ_BYTES = 1024 * 1024
+READ_ENTRIES = 1024
+FIRST_WINDOW_ENTRIES = 64
+WINDOW_ENTRIES_MAX = 1024
+
+_log = get_logger("octavo.serving.loading")
+
+
+@dataclass
+class Loaded:
+    """What an opener learned about a partition."""
+
+    producers: ProducerStates[Append]
+    end_offset: int = 0
+    last_append_ms: int = -1
+    sealed: dict[LedgerId, Segment] = field(default_factory=dict[LedgerId, Segment])
+    indexes: dict[LedgerId, SparseIndex] = field(default_factory=dict[LedgerId, SparseIndex])
+
+
+class _Found(NamedTuple):
+    snapshot: Snapshot
+    entry: EntryId
+
+
+async def entries_between(
+    reader: Reader, first: int, last: int
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Entry ids and payloads of first..last, in bounded pieces."""
+    at = first
+    while at <= last:
+        found = await reader.read(
+            EntryId(at), max_count=min(READ_ENTRIES, last - at + 1), max_bytes=READ_BYTES
+        )
+        for entry in found:
+            yield at, entry[HEADER_BYTES:]
+            at += 1
+
+
+async def read_footer(reader: Reader, last_entry: int) -> Footer | None:
+    """The footer of a CLOSED ledger, if its last entry is a readable one."""
+    if last_entry < 0:
+        return None
+    (entry,) = await reader.read(EntryId(last_entry), max_count=1, max_bytes=READ_BYTES)
+    payload = entry[HEADER_BYTES:]
+    if not is_footer(payload):
+        return None
+    try:
+        return decode_footer(payload)
+    except (CorruptEntry, UnsupportedVersion) as error:
+        _log.warning("footer-unreadable", ledger_id=reader.metadata.ledger_id, cause=error.cause)
+        return None
+
+
+class PartitionLoader:
+    """Loads one partition once; `result` is complete after `load`."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        backend: LedgerBackend,
+        producers: ProducerStates[Append],
+    ) -> None:
+        self._name = name
+        self._backend = backend
+        self.result = Loaded(producers)
+
+    async def load(self, state: PartitionState, closed: Closed) -> dict[LedgerId, Segment]:
+        """Called by `SegmentChain.claim`, again from the start when the list changed meanwhile."""
+        self.result = Loaded(self.result.producers)
+        self.result.producers.restore(())
+        segments = state.segments
+        ends = [_last_entry(segment, closed) for segment in segments]
+        start, found = await self._newest_snapshot(segments, ends)
+        offset = segments[start].base_offset if segments else end_of(state)
+        figures = Figures()
+        if found is not None:
+            self.result.producers.restore(found.snapshot.producers)
+            offset = found.snapshot.end_offset
+            figures = Figures(found.snapshot.figures)
+            self.result.last_append_ms = found.snapshot.figures.last_append_ms
+        for i in range(start, len(segments)):
+            first = found.entry + 1 if found is not None and i == start else 0
+            if i > start:
+                figures = Figures()
+            offset = await self._replay(segments[i], first, ends[i], offset, figures)
+        self.result.end_offset = offset
+        if segments and segments[-1].end_offset is None:
+            last = segments[-1]
+            self.result.sealed[last.ledger_id] = sealed_segment(
+                last, closed[last.ledger_id], max(offset, last.base_offset), figures.value
+            )
+        return self.result.sealed
+
+    async def _newest_snapshot(
+        self, segments: Sequence[Segment], ends: Sequence[int]
+    ) -> tuple[int, _Found | None]:
+        for i in reversed(range(len(segments))):
+            if ends[i] < 0:
+                continue
+            reader = await self._backend.open_reader(segments[i].ledger_id)
+            try:
+                found = await self._snapshot_in(reader, ends[i])
+            finally:
+                await reader.close()
+            if found is not None:
+                return i, found
+        return 0, None
+
+    async def _snapshot_in(self, reader: Reader, last_entry: int) -> _Found | None:
+        footer = await read_footer(reader, last_entry)
+        if footer is not None:
+            self.result.indexes[reader.metadata.ledger_id] = SparseIndex.from_footer(footer)
+            at = footer.snapshot_entry
+            if 0 <= at < last_entry:
+                async for entry_id, payload in entries_between(reader, at, at):
+                    found = self._decode(entry_id, payload)
+                    if found is not None:
+                        return found
+        high, window = last_entry, FIRST_WINDOW_ENTRIES
+        while high >= 0:
+            low = max(0, high - window + 1)
+            newest: _Found | None = None
+            async for entry_id, payload in entries_between(reader, low, high):
+                newest = self._decode(entry_id, payload) or newest
+            if newest is not None:
+                return newest
+            high, window = low - 1, min(window * 4, WINDOW_ENTRIES_MAX)
+        return None
+
+    def _decode(self, entry_id: int, payload: bytes) -> _Found | None:
+        if not is_snapshot(payload):
+            return None
+        try:
+            snapshot = decode_snapshot(payload)
+        except (CorruptEntry, UnsupportedVersion) as error:
+            _log.warning("snapshot-unreadable", partition=str(self._name), cause=error.cause)
+            return None
+        if snapshot.topic_id != self._name.topic_id:  # I9: another life of the name
+            return None
+        return _Found(snapshot, EntryId(entry_id))
+
+    async def _replay(
+        self, segment: Segment, first: int, last: int, offset: int, figures: Figures
+    ) -> int:
+        if first > last:
+            return offset
+        reader = await self._backend.open_reader(segment.ledger_id)
+        try:
+            async for _, payload in entries_between(reader, first, last):
+                if not is_batch(payload):
+                    continue
+                header = decode_header(payload)
+                self.result.producers.replay(header)
+                figures.note(header, len(payload))
+                self.result.last_append_ms = max(self.result.last_append_ms, header.append_time_ms)
+                offset = header.next_offset
+        finally:
+            await reader.close()
+        return offset
+
+
+def _last_entry(segment: Segment, closed: Closed) -> int:
+    record = closed.get(segment.ledger_id)
+    if record is not None and record.last_entry is not None:
+        return record.last_entry
+    return segment.last_entry if segment.end_offset is not None else NO_ENTRY

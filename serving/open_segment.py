@@ -1,0 +1,127 @@
+"""The segment being written: its ledger's writer, index, figures and control entries."""
+
+from __future__ import annotations
+
+import asyncio
+
+from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.topics import Segment
+from octavo.proto.segment_entries import Footer, SegmentFigures
+from octavo.runtime.ids import NO_ENTRY, EntryId
+from octavo.runtime.invariant import invariant
+from octavo.serving.index import SparseIndex
+from octavo.serving.ledger_backend import Writer
+from octavo.serving.partition_log import Append, Figures
+from octavo.serving.segments import sealed_segment
+
+
+class SnapshotLimits:
+    """When the next snapshot entry is due (I8): bounds what a new owner replays."""
+
+    def __init__(self, *, records: int, size_bytes: int, interval_ms: int) -> None:
+        self.records = records
+        self.size_bytes = size_bytes
+        self.interval_ms = interval_ms
+
+
+class OpenSegment:
+    """One ledger from its place in the list until its end is known."""
+
+    def __init__(
+        self, writer: Writer, base_offset: int, *, index: SparseIndex, now_s: float
+    ) -> None:
+        self.writer = writer
+        self.base_offset = base_offset
+        self.index = index
+        self.figures = Figures()
+        self.opened_at_s = now_s
+        self.accepting = True
+        """Batches may be sent; False while it is being sealed."""
+        self.must_recover = False
+        """Its close failed: only recovery tells its end (W-9)."""
+        self.last_durable_entry = NO_ENTRY
+        self.settled = asyncio.Event()
+        """Set whenever nothing sent is pending, and when the writer stopped."""
+        self._controls: dict[EntryId, bool] = {}  # pending control entries -> is it a snapshot
+        self._snapshot_entry = NO_ENTRY  # newest durable snapshot
+        self._snapshot_at_s = now_s
+        self._records_since = 0
+        self._bytes_since = 0
+
+    @property
+    def controls_pending(self) -> bool:
+        """Whether a control entry is on its way."""
+        return bool(self._controls)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a batch may be added now."""
+        return self.accepting and self.writer.stopped is None
+
+    def snapshot_due(self, limits: SnapshotLimits, now_s: float) -> bool:
+        """Whether the next entry should be a snapshot."""
+        return (
+            self._records_since >= limits.records
+            or self._bytes_since >= limits.size_bytes
+            or (
+                self._records_since > 0
+                and (now_s - self._snapshot_at_s) * 1000 >= limits.interval_ms
+            )
+        )
+
+    def snapshot_sent(self, entry_id: EntryId, now_s: float) -> None:
+        """A snapshot became an entry."""
+        self._controls[entry_id] = True
+        self._records_since = 0
+        self._bytes_since = 0
+        self._snapshot_at_s = now_s
+
+    def batch_sent(self, append: Append) -> None:
+        """A batch became an entry."""
+        self._records_since += append.header.record_count
+        self._bytes_since += len(append.payload)
+
+    def control_durable(self, entry_id: EntryId) -> bool:
+        """Account for an acknowledged entry; True when it is a control entry, not a batch."""
+        self.last_durable_entry = entry_id
+        is_snapshot = self._controls.pop(entry_id, None)
+        if is_snapshot:
+            self._snapshot_entry = entry_id
+        return is_snapshot is not None
+
+    def note(self, append: Append, entry_id: EntryId) -> None:
+        """A batch is durable in this ledger."""
+        size = len(append.payload)
+        self.index.note(append.header, entry_id, size)
+        self.figures.note(append.header, size)
+
+    def has_batches(self) -> bool:
+        """Whether any batch is durable here."""
+        return self.figures.value.first_append_ms >= 0
+
+    def footer(self, end_offset: int) -> Footer:
+        """The footer as of now; nothing may be pending."""
+        return self.index.to_footer(
+            base_offset=self.base_offset,
+            end_offset=end_offset,
+            snapshot_entry=self._snapshot_entry,
+            figures=self.figures.value,
+        )
+
+    def figures_with(self, pending: list[Append]) -> SegmentFigures:
+        """The figures once `pending` is durable too."""
+        figures = Figures(self.figures.value)
+        for append in pending:
+            figures.note(append.header, len(append.payload))
+        return figures.value
+
+    def sealed(self, closed: LedgerMetadata, end_offset: int) -> Segment:
+        """The list element once the ledger is CLOSED (ML-6)."""
+        last = closed.last_entry if closed.last_entry is not None else NO_ENTRY
+        invariant(
+            last >= self.last_durable_entry,
+            f"ledger {closed.ledger_id} closed at {last}, below acknowledged entry "
+            f"{self.last_durable_entry} (INV-2)",
+        )
+        listed = Segment(self.writer.ledger_id, self.base_offset)
+        return sealed_segment(listed, closed, end_offset, self.figures.value)

@@ -1,0 +1,275 @@
+"""Idempotence: what a partition knows of each producer (spec groups §3, I1-I10). Pure.
+
+`ProducerStates` answers the decision table I2 against durable and pending state together, moves the
+durable state only when an append is durable (I3), and gives and takes the snapshots that survive an
+owner change (I7-I9). Time comes in as a value.
+
+Sequences are int32 that wrap 2147483647 -> 0. Two sequences are compared on that ring: a distance
+below half of it is "ahead". A producer has at most a few batches in flight, so the ring is never
+ambiguous for a correct client.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from octavo.proto.batch import BatchHeader
+from octavo.proto.segment_entries import ProducerSnapshot, WindowItem
+from octavo.runtime.invariant import invariant
+
+T = TypeVar("T")
+
+WINDOW = 5
+"""Batches remembered per producer: as many as a client may have in flight (I4, I7)."""
+SEQUENCES = 1 << 31
+_HALF = SEQUENCES // 2
+NO_OFFSET = -1
+"""Told for a duplicate whose offset is no longer remembered (I2)."""
+
+
+class Kind(Enum):
+    """The answers of the decision table."""
+
+    APPEND = "append"
+    ATTACH = "attach"
+    """The same batch is on its way: give its answer to both."""
+    DUPLICATE = "duplicate"
+    OUT_OF_ORDER = "out-of-order"
+    OLD_EPOCH = "old-epoch"
+
+
+class Verdict(NamedTuple, Generic[T]):
+    """One row of I2."""
+
+    kind: Kind
+    pending: T | None = None
+    """ATTACH: what `begin` was given for the same batch."""
+    base_offset: int = NO_OFFSET
+    append_time_ms: int = -1
+    last_sequence: int = -1
+    """OUT_OF_ORDER: the last sequence known, for the client's rule I5."""
+    known_epoch: int = -1
+
+
+def advance(sequence: int, by: int) -> int:
+    """`sequence + by` on the ring of int32 sequences (I1)."""
+    return (sequence + by) % SEQUENCES
+
+
+def last_of(base_sequence: int, record_count: int) -> int:
+    """The sequence of a batch's last record."""
+    return advance(base_sequence, record_count - 1)
+
+
+def _ahead(of: int, sequence: int) -> bool:
+    """Whether `sequence` lies after `of` on the ring."""
+    return 0 < (sequence - of) % SEQUENCES < _HALF
+
+
+class _Pending(NamedTuple, Generic[T]):
+    epoch: int
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    append_time_ms: int
+    token: T
+
+
+@dataclass
+class _Producer(Generic[T]):
+    epoch: int
+    last_sequence: int = -1  # of the newest durable batch; -1: none of this epoch yet
+    window: deque[WindowItem] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    pending: deque[_Pending[T]] = field(default_factory=lambda: deque[_Pending[T]]())
+    last_used_ms: int = 0
+
+    def confirm(self, item: _Pending[T]) -> None:
+        if item.epoch != self.epoch:
+            self.epoch = item.epoch
+            self.window.clear()
+        self.window.append(
+            WindowItem(
+                item.base_sequence, item.last_sequence, item.base_offset, item.append_time_ms
+            )
+        )
+        self.last_sequence = item.last_sequence
+        self.last_used_ms = max(self.last_used_ms, item.append_time_ms)
+
+    def copy_with(self, counts: Callable[[T], bool]) -> _Producer[T]:
+        clone: _Producer[T] = _Producer(
+            self.epoch,
+            self.last_sequence,
+            deque(self.window, maxlen=WINDOW),
+            last_used_ms=self.last_used_ms,
+        )
+        for item in self.pending:
+            if counts(item.token):
+                clone.confirm(item)
+        return clone
+
+
+class ProducerStates(Generic[T]):
+    """All producers of one partition. T is what the caller attaches to a pending append.
+
+    Args:
+        expiration_ms: I10, forget a producer this long after its last append.
+        max_producers: bound on remembered producers; beyond it the longest unused one that has
+            nothing pending is forgotten and counted in `evicted`.
+    """
+
+    def __init__(self, *, expiration_ms: int = 86_400_000, max_producers: int = 20_000) -> None:
+        self._expiration_ms = expiration_ms
+        self._max_producers = max_producers
+        self._producers: OrderedDict[int, _Producer[T]] = OrderedDict()  # oldest use first
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def decide(
+        self, producer_id: int, epoch: int, base_sequence: int, record_count: int
+    ) -> Verdict[T]:
+        """The decision table I2; changes nothing."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return Verdict(Kind.APPEND)
+        newest = known.pending[-1] if known.pending else None
+        known_epoch = newest.epoch if newest else known.epoch
+        if epoch < known_epoch:
+            return Verdict(Kind.OLD_EPOCH, known_epoch=known_epoch)
+        if epoch > known_epoch:
+            if base_sequence == 0:
+                return Verdict(Kind.APPEND)
+            return Verdict(Kind.OUT_OF_ORDER, last_sequence=-1, known_epoch=known_epoch)
+        last = last_of(base_sequence, record_count)
+        for item in known.pending:
+            if (item.epoch, item.base_sequence, item.last_sequence) == (epoch, base_sequence, last):
+                return Verdict(Kind.ATTACH, pending=item.token)
+        # Durable items of an older epoch say nothing about this one.
+        if known.epoch == epoch:
+            for done in known.window:
+                if (done.base_sequence, done.last_sequence) == (base_sequence, last):
+                    return Verdict(
+                        Kind.DUPLICATE,
+                        base_offset=done.base_offset,
+                        append_time_ms=done.append_time_ms,
+                    )
+        last_known = newest.last_sequence if newest else known.last_sequence
+        return self._place(base_sequence, last, last_known)
+
+    @staticmethod
+    def _place(base: int, last: int, last_known: int) -> Verdict[T]:
+        if base == advance(last_known, 1):
+            return Verdict(Kind.APPEND)
+        if last_known >= 0 and not _ahead(last_known, last):
+            return Verdict(Kind.DUPLICATE)
+        # A gap (base > last_seq + 1) or a partial overlap: never split, never drop silently.
+        return Verdict(Kind.OUT_OF_ORDER, last_sequence=last_known)
+
+    def begin(self, header: BatchHeader, base_offset: int, append_time_ms: int, token: T) -> None:
+        """Note an append that `decide` allowed; it counts for decisions, not yet as durable."""
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            known = _Producer(header.producer_epoch)
+            self._producers[header.producer_id] = known
+            self._make_room()
+        known.pending.append(
+            _Pending(
+                header.producer_epoch,
+                header.base_sequence,
+                last_of(header.base_sequence, header.record_count),
+                base_offset,
+                append_time_ms,
+                token,
+            )
+        )
+        known.last_used_ms = max(known.last_used_ms, append_time_ms)
+        self._producers.move_to_end(header.producer_id)
+
+    def confirm(self, producer_id: int, token: T) -> None:
+        """The oldest pending append of this producer is durable (I3)."""
+        known = self._producers[producer_id]
+        item = known.pending.popleft()
+        invariant(item.token is token, "appends of one producer become durable in order")
+        known.confirm(item)
+
+    def fail(self, producer_id: int, token: T) -> None:
+        """The newest pending append was not written (I3); called newest first."""
+        known = self._producers[producer_id]
+        item = known.pending.pop()
+        invariant(item.token is token, "failed appends are taken back newest first")
+        if not known.pending and not known.window and known.last_sequence < 0:
+            del self._producers[producer_id]
+
+    def replay(self, header: BatchHeader) -> None:
+        """Take over a stored batch at load, without judging its sequence (I9)."""
+        if header.producer_id < 0:
+            return
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            known = _Producer(header.producer_epoch)
+            self._producers[header.producer_id] = known
+            self._make_room()
+        self._producers.move_to_end(header.producer_id)
+        # Replay carries no token: the item is confirmed at once and never stays pending.
+        if header.producer_epoch != known.epoch:
+            known.epoch = header.producer_epoch
+            known.window.clear()
+        last = last_of(header.base_sequence, header.record_count)
+        known.window.append(
+            WindowItem(header.base_sequence, last, header.base_offset, header.append_time_ms)
+        )
+        known.last_sequence = last
+        known.last_used_ms = max(known.last_used_ms, header.append_time_ms)
+
+    def snapshot(self, counts: Callable[[T], bool]) -> tuple[ProducerSnapshot, ...]:
+        """All windows (I7), as if the pending appends for which `counts` is true were durable."""
+        return tuple(self._snapshot_items(counts))
+
+    def _snapshot_items(self, counts: Callable[[T], bool]) -> Iterator[ProducerSnapshot]:
+        for producer_id, live in self._producers.items():
+            state = live.copy_with(counts) if live.pending else live
+            if state.window:
+                yield ProducerSnapshot(
+                    producer_id,
+                    state.epoch,
+                    state.last_sequence,
+                    state.last_used_ms,
+                    tuple(state.window),
+                )
+
+    def restore(self, snapshots: Iterable[ProducerSnapshot]) -> None:
+        """Forget everything and take over a snapshot."""
+        self._producers.clear()
+        for item in snapshots:
+            self._producers[item.producer_id] = _Producer(
+                item.epoch,
+                item.last_sequence,
+                deque(item.window, maxlen=WINDOW),
+                last_used_ms=item.last_used_ms,
+            )
+
+    def expire(self, now_ms: int) -> int:
+        """Forget producers unused for `expiration_ms` (I10); returns how many."""
+        limit = now_ms - self._expiration_ms
+        gone = [
+            producer_id
+            for producer_id, state in self._producers.items()
+            if state.last_used_ms < limit and not state.pending
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
+        return len(gone)
+
+    def _make_room(self) -> None:
+        if len(self._producers) <= self._max_producers:
+            return
+        for producer_id, state in self._producers.items():
+            if not state.pending and state.window:
+                del self._producers[producer_id]
+                self.evicted += 1
+                return

@@ -1,0 +1,140 @@
+"""Reads of one partition: tail cache first, then storage (F077, F078); offsets by time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from octavo.metadata.topics import Segment
+from octavo.proto.batch import BatchHeader, decode_rows
+from octavo.runtime.errors import OffsetOutOfRange
+from octavo.runtime.ids import EntryId, LedgerId
+from octavo.serving.cache import PartitionTail
+from octavo.serving.cold import ColdRead, ColdReader, Source
+from octavo.serving.index import SparseIndex
+from octavo.serving.segments import segment_at
+
+EARLIEST = -2
+LATEST = -1
+NO_TIMESTAMP = -1
+
+
+class OpenSource(NamedTuple):
+    """The open segment as a reader needs it."""
+
+    ledger_id: LedgerId
+    base_offset: int
+    last_entry: EntryId  # newest durable
+    sparse: SparseIndex
+
+
+class ReadView(NamedTuple):
+    """What one read of a partition is made of, taken in one step of the event loop."""
+
+    segments: tuple[Segment, ...]  # with counts
+    opened: OpenSource | None
+    log_start: int
+    high_watermark: int
+    tail: PartitionTail
+    cold: ColdReader
+
+
+class Found(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def check_offset(view: ReadView, offset: int) -> None:
+    """Raise OffsetOutOfRange unless log_start <= offset <= high watermark (F5)."""
+    if not view.log_start <= offset <= view.high_watermark:
+        raise OffsetOutOfRange(
+            f"offset {offset} is outside {view.log_start}..{view.high_watermark}",
+            hint="reset the position; see log_start and high_watermark",
+            log_start=view.log_start,
+            high_watermark=view.high_watermark,
+        )
+
+
+def available_bytes(view: ReadView, offset: int) -> int:
+    """Bytes a read could return now; what is not cached counts as more than any minimum (F1)."""
+    if offset >= view.high_watermark:
+        return 0
+    if view.tail.holds(offset):
+        return view.tail.bytes_from(offset)
+    return 1 << 62
+
+
+async def read_at(view: ReadView, offset: int, max_bytes: int, *, at_least_one: bool) -> ColdRead:
+    """Whole batches from the one with `offset` on, below the high watermark (A3)."""
+    if view.tail.holds(offset):
+        return ColdRead(*view.tail.read(offset, max_bytes, at_least_one=at_least_one))
+    while offset < view.high_watermark:
+        segment = segment_at(view.segments, offset)
+        if segment is None:
+            break
+        found = await view.cold.read_segment(segment, offset, max_bytes, at_least_one=at_least_one)
+        if found.batches or found.next_offset == offset:
+            return found
+        offset = found.next_offset  # the rest of this segment holds no batch
+    source = _open_source(view, offset)
+    if source is None or offset >= view.high_watermark:
+        return ColdRead([], offset, 0)
+    return await view.cold.read(source, offset, max_bytes, at_least_one=at_least_one)
+
+
+def _open_source(view: ReadView, offset: int) -> Source | None:
+    opened = view.opened
+    start = opened.sparse.entry_for_offset(offset) if opened is not None else None
+    if opened is None or start is None:
+        return None
+    return Source(opened.ledger_id, start, opened.last_entry, view.high_watermark)
+
+
+async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found:
+    """The first record whose timestamp is at least `timestamp_ms`; the end when there is none.
+
+    Timestamps need not ascend: a segment or batch is skipped only by its highest timestamp. One
+    batch is opened to find the record inside it; this is not the hot path.
+    """
+    for segment in view.segments:
+        if segment.max_timestamp_ms >= timestamp_ms and segment.end_offset is not None:
+            index = await view.cold.time_index(segment)
+            start = index.entry_for_time(timestamp_ms)
+            if start is not None:
+                source = Source(segment.ledger_id, start, segment.last_entry, segment.end_offset)
+                found = await _scan(view, source, timestamp_ms)
+                if found is not None:
+                    return found
+    if view.opened is not None:
+        start = view.opened.sparse.entry_for_time(timestamp_ms)
+        if start is not None and view.opened.sparse.max_timestamp_ms >= timestamp_ms:
+            source = Source(
+                view.opened.ledger_id, start, view.opened.last_entry, view.high_watermark
+            )
+            found = await _scan(view, source, timestamp_ms)
+            if found is not None:
+                return found
+    return Found(view.high_watermark, NO_TIMESTAMP)
+
+
+async def _scan(view: ReadView, source: Source, timestamp_ms: int) -> Found | None:
+    async for header, payload in view.cold.batches_from(source):
+        if header.max_timestamp_ms >= timestamp_ms and header.next_offset > view.log_start:
+            found = await asyncio.to_thread(
+                _first_in, header, payload, timestamp_ms, view.log_start
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def _first_in(
+    _header: BatchHeader, payload: bytes, timestamp_ms: int, log_start: int
+) -> Found | None:
+    rows = decode_rows(payload)
+    for offset, found_ms in zip(rows.offsets, rows.timestamps_ms, strict=True):
+        if found_ms >= timestamp_ms and offset >= log_start:
+            return Found(offset, found_ms)
+    return None

@@ -1,0 +1,193 @@
+"""Changes of a partition's segment list and the decision to roll (ledger §8.2, ML-1..ML-9). Pure.
+
+Every function takes the state last read and gives the one to compare-and-set. The list's counts come
+from closed ledgers' metadata, never from a writer's memory (ML-6).
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
+from octavo.metadata.topics import PartitionState, Segment, TrashedLedger
+from octavo.proto.segment_entries import SegmentFigures
+from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
+from octavo.runtime.invariant import invariant
+
+
+def first_state(topic_id: uuid.UUID, partition: int) -> PartitionState:
+    """The state of a partition that was never opened."""
+    return PartitionState(topic_id=topic_id, partition=partition)
+
+
+def sealed_segment(
+    segment: Segment, closed: LedgerMetadata, end_offset: int, figures: SegmentFigures
+) -> Segment:
+    """`segment` with the counts of its CLOSED ledger (ML-4, ML-6)."""
+    invariant(
+        closed.state is LedgerState.CLOSED and closed.ledger_id == segment.ledger_id,
+        f"ledger {segment.ledger_id} must be CLOSED before its counts are recorded",
+    )
+    return replace(
+        segment,
+        end_offset=end_offset,
+        size_bytes=closed.length or 0,
+        first_append_ms=max(0, figures.first_append_ms),
+        last_append_ms=max(0, figures.last_append_ms),
+        last_entry=EntryId(closed.last_entry if closed.last_entry is not None else NO_ENTRY),
+        max_timestamp_ms=figures.max_timestamp_ms,
+    )
+
+
+def to_recover(state: PartitionState) -> list[Segment]:
+    """Segments whose ledgers an opener must see CLOSED: without counts, and the last two (ML-4)."""
+    last_two = {segment.ledger_id for segment in state.segments[-2:]}
+    return [
+        segment
+        for segment in state.segments
+        if segment.end_offset is None or segment.ledger_id in last_two
+    ]
+
+
+def claimed(
+    state: PartitionState, sealed: Mapping[LedgerId, Segment], now_ms: int
+) -> PartitionState:
+    """The opener's claim: all counts filled, empty ledgers to the trash, owner epoch + 1 (ML-4)."""
+    segments: list[Segment] = []
+    trash = list(state.trash)
+    for segment in state.segments:
+        full = sealed.get(segment.ledger_id, segment)
+        invariant(full.end_offset is not None, "a claim leaves no segment without counts")
+        if full.last_entry == NO_ENTRY:  # nothing was ever written to it, not even a snapshot
+            trash.append(TrashedLedger(full.ledger_id, "empty", now_ms))
+        else:
+            segments.append(full)
+    return replace(
+        state, segments=tuple(segments), trash=tuple(trash), owner_epoch=state.owner_epoch + 1
+    )
+
+
+def advanced(
+    state: PartitionState,
+    *,
+    sealed: Segment | None,
+    opened: tuple[LedgerId, int] | None,
+    now_ms: int,
+) -> PartitionState:
+    """One roll step: record what was closed, append the ledger that takes over (ML-5).
+
+    A ledger that was closed without any entry goes to the trash instead.
+    """
+    segments = list(state.segments)
+    trash = list(state.trash)
+    if sealed is not None:
+        invariant(
+            bool(segments) and segments[-1].ledger_id == sealed.ledger_id,
+            "only the last segment can be sealed",
+        )
+        if sealed.last_entry == NO_ENTRY:
+            segments.pop()
+            trash.append(TrashedLedger(sealed.ledger_id, "empty", now_ms))
+        else:
+            segments[-1] = sealed
+    highest = state.max_ledger_id_ever
+    if opened is not None:
+        ledger_id, base_offset = opened
+        segments.append(Segment(ledger_id, base_offset))
+        highest = max(highest, ledger_id)
+    return replace(state, segments=tuple(segments), trash=tuple(trash), max_ledger_id_ever=highest)
+
+
+def emptied(state: PartitionState, reason: str, now_ms: int) -> PartitionState:
+    """All ledgers to the trash, and an epoch nobody owns: the topic is being deleted (ML-9)."""
+    trash = [
+        *state.trash,
+        *(TrashedLedger(segment.ledger_id, reason, now_ms) for segment in state.segments),
+    ]
+    return replace(state, segments=(), trash=tuple(trash), owner_epoch=state.owner_epoch + 1)
+
+
+def due_trash(state: PartitionState, now_ms: int, delay_ms: int) -> list[TrashedLedger]:
+    """Trashed ledgers old enough to delete and, re-verified, in no list (ML-9)."""
+    listed = {segment.ledger_id for segment in state.segments}
+    return [
+        item
+        for item in state.trash
+        if item.since_ms + delay_ms <= now_ms and item.ledger_id not in listed
+    ]
+
+
+def without_trash(state: PartitionState, gone: Sequence[TrashedLedger]) -> PartitionState:
+    """The state after the ledgers `gone` were deleted."""
+    ids = {item.ledger_id for item in gone}
+    return replace(state, trash=tuple(item for item in state.trash if item.ledger_id not in ids))
+
+
+def end_of(state: PartitionState) -> int:
+    """The end offset of a list in which every segment has counts."""
+    if not state.segments:
+        return state.log_start_offset
+    end = state.segments[-1].end_offset
+    invariant(end is not None, "the list still has an open segment")
+    return end or 0
+
+
+def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
+    """The segment that holds `offset`; segments are in offset order without holes (ML-2)."""
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    if at < 0:
+        return None
+    # Segments without records share their base with the next one: bisect picks the last of them.
+    end = segments[at].end_offset
+    return None if end is not None and offset >= end else segments[at]
+
+
+class RollReason(Enum):
+    """Why the open segment ends."""
+
+    SIZE = "size"
+    AGE = "age"
+    WRITER = "writer"
+    """The ledger writer asks: degraded and bookies are back, or too many ensemble changes (M-6)."""
+    ASKED = "asked"
+    UNLOAD = "unload"
+
+
+class RollLimits(NamedTuple):
+    """When an open segment is full."""
+
+    segment_bytes: int
+    segment_ms: int
+    write_quorum: int
+    age_jitter: float = 0.0
+    """0..0.05: spreads the rolls of many partitions (ML-5)."""
+
+
+HARD_SIZE_FACTOR = 4
+"""A postponed roll (A6) happens at this multiple of segment.bytes in any case."""
+
+
+def roll_reason(
+    limits: RollLimits, *, size_bytes: int, age_ms: float, writer_wants: bool, live_bookies: int
+) -> RollReason | None:
+    """Whether the open segment must roll now.
+
+    With fewer than Qw bookies live, size and age rolls are postponed (A6): the open ledger still
+    has its full ensemble in metadata, a new one would start degraded.
+    """
+    if writer_wants:
+        return RollReason.WRITER
+    if size_bytes >= limits.segment_bytes * HARD_SIZE_FACTOR:
+        return RollReason.SIZE
+    if live_bookies < limits.write_quorum:
+        return None
+    if size_bytes >= limits.segment_bytes:
+        return RollReason.SIZE
+    if age_ms >= limits.segment_ms * (1 + limits.age_jitter):
+        return RollReason.AGE
+    return None

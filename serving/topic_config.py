@@ -1,0 +1,161 @@
+"""Topic settings: Kafka's dotted names, validated before a topic is created (F140).
+
+`parse_topic_config` is the only door: unknown names and impossible values are InvalidConfig with a
+hint, replication errors are InvalidReplicationFactor. Stored settings are parsed leniently by
+`settings_of`, so that a record written by a newer build never stops a partition from loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from octavo.proto.batch import HEADER_BYTES, MAX_BATCH_BYTES
+from octavo.runtime.config import did_you_mean
+from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
+from octavo.serving.config import BrokerConfig
+
+CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
+_INT64_MAX = (1 << 63) - 1
+MAX_VALUE_CHARS = 1_000
+
+
+class TopicSettings(NamedTuple):
+    """The effective settings of one topic."""
+
+    retention_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    cleanup_policy: str
+    replication_factor: int
+    min_insync_replicas: int
+    timestamp_after_max_ms: int
+    max_message_bytes: int
+
+
+class _Setting(NamedTuple):
+    field: str
+    parse: Callable[[str, str, BrokerConfig], int | str]
+
+
+def _integer(name: str, text: str, low: int, high: int) -> int:
+    try:
+        value = int(text.strip())
+    except ValueError:
+        raise InvalidConfig(f"{name} must be a whole number, not {text!r}") from None
+    if not low <= value <= high:
+        raise InvalidConfig(f"{name} must be between {low} and {high}, not {value}")
+    return value
+
+
+def _between(low: int, high: int) -> Callable[[str, str, BrokerConfig], int]:
+    return lambda name, text, _: _integer(name, text, low, high)
+
+
+def _segment_bytes(name: str, text: str, broker: BrokerConfig) -> int:
+    return _integer(name, text, broker.min_segment_bytes, 1 << 40)
+
+
+def _policy(name: str, text: str, _: BrokerConfig) -> str:
+    value = text.replace(" ", "")
+    if value not in CLEANUP_POLICIES:
+        raise InvalidConfig(f"{name} must be one of {', '.join(CLEANUP_POLICIES)}, not {text!r}")
+    return value
+
+
+_SETTINGS: dict[str, _Setting] = {
+    "retention.ms": _Setting("retention_ms", _between(-1, _INT64_MAX)),
+    "retention.bytes": _Setting("retention_bytes", _between(-1, _INT64_MAX)),
+    "segment.bytes": _Setting("segment_bytes", _segment_bytes),
+    "segment.ms": _Setting("segment_ms", _between(1_000, _INT64_MAX)),
+    "cleanup.policy": _Setting("cleanup_policy", _policy),
+    "replication.factor": _Setting("replication_factor", _between(1, 64)),
+    "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
+    "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
+    "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_BATCH_BYTES)),
+}
+
+TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
+
+
+def default_settings(broker: BrokerConfig) -> TopicSettings:
+    """What a topic without settings of its own gets."""
+    return TopicSettings(
+        retention_ms=broker.retention_ms,
+        retention_bytes=broker.retention_bytes,
+        segment_bytes=broker.segment_bytes,
+        segment_ms=broker.segment_ms,
+        cleanup_policy="delete",
+        replication_factor=broker.write_quorum,
+        min_insync_replicas=broker.ack_quorum,
+        timestamp_after_max_ms=broker.timestamp_after_max_ms,
+        max_message_bytes=MAX_BATCH_BYTES,
+    )
+
+
+def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> TopicSettings:
+    """Validate a request's settings.
+
+    Raises InvalidConfig (unknown name, bad value) or InvalidReplicationFactor.
+    """
+    given: dict[str, int | str] = {}
+    for name, text in config.items():
+        setting = _SETTINGS.get(name)
+        if setting is None:
+            raise InvalidConfig(
+                f"unknown topic setting {name[:100]!r}", hint=did_you_mean(name[:100], _SETTINGS)
+            )
+        if len(text) > MAX_VALUE_CHARS:
+            raise InvalidConfig(f"{name}: value of {len(text)} characters is too long")
+        given[setting.field] = setting.parse(name, text, broker)
+    base = default_settings(broker)
+    if "replication_factor" in given and "min_insync_replicas" not in given:
+        # The broker's default quorum must not make a smaller replication factor impossible.
+        factor = int(given["replication_factor"])
+        base = base._replace(min_insync_replicas=min(base.min_insync_replicas, factor))
+    settings = base._replace(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    _check_quorum(settings)
+    return settings
+
+
+def _check_quorum(settings: TopicSettings) -> None:
+    copies, needed = settings.replication_factor, settings.min_insync_replicas
+    if needed > copies:  # A1
+        raise InvalidConfig(
+            f"min.insync.replicas={needed} exceeds replication.factor={copies}",
+            hint="lower min.insync.replicas or raise replication.factor",
+        )
+    if needed == 1 and copies > 1:  # ledger 4.8
+        raise InvalidConfig(
+            f"min.insync.replicas=1 with replication.factor={copies} could lose acknowledged data",
+            hint="use min.insync.replicas=2, or replication.factor=1 for a single copy",
+        )
+
+
+def check_replication(settings: TopicSettings, live_bookies: int) -> None:
+    """F051: a topic cannot ask for more copies than bookies live; InvalidReplicationFactor."""
+    if settings.replication_factor > live_bookies:
+        raise InvalidReplicationFactor(
+            f"replication.factor={settings.replication_factor}, but {live_bookies} bookies live",
+            hint="start more bookies or ask for fewer copies",
+            live_bookies=live_bookies,
+        )
+
+
+def settings_of(stored: Mapping[str, str], broker: BrokerConfig) -> TopicSettings:
+    """Settings of an existing topic; values this build cannot use fall back to the default."""
+    usable: dict[str, str] = {}
+    for name, text in stored.items():
+        setting = _SETTINGS.get(name)
+        if setting is None:
+            continue
+        try:
+            setting.parse(name, text, broker)
+        except InvalidConfig:
+            continue
+        usable[name] = text
+    try:
+        return parse_topic_config(usable, broker)
+    except InvalidConfig:
+        return default_settings(broker)

@@ -1,0 +1,67 @@
+"""What a broker checks of a produced batch before it takes an offset. Pure.
+
+The body is checked by its crc only: it is never decompressed on this path (F066).
+"""
+
+from __future__ import annotations
+
+from octavo.proto import batch as batches
+from octavo.proto.batch import PRODUCER_FLAGS, BatchHeader
+from octavo.runtime.errors import (
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+)
+from octavo.serving.partition_log import ACKS_ALL, ACKS_NONE, ACKS_ONE
+from octavo.serving.topic_config import TopicSettings
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def check_acks(acks: int) -> None:
+    """acks is -1 (all), 1 or 0; raises InvalidRequest."""
+    if acks not in (ACKS_ALL, ACKS_ONE, ACKS_NONE):
+        raise InvalidRequest(f"acks must be -1, 1 or 0, not {acks}")
+
+
+def check_batch(batch: bytes, acks: int, settings: TopicSettings, now_ms: int) -> BatchHeader:
+    """The header of a batch that may be stored.
+
+    Raises MessageTooLarge, CorruptBatch, UnsupportedVersion, InvalidRecord, InvalidTimestamp or
+    InvalidRequest.
+    """
+    if len(batch) > settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"batch of {len(batch)} bytes, this topic takes {settings.max_message_bytes}",
+            limit=settings.max_message_bytes,
+        )
+    header = batches.verify(batch)
+    if header.flags & ~PRODUCER_FLAGS:
+        raise InvalidRecord(f"a producer may not set batch flags {header.flags:#x}")
+    if header.base_timestamp_ms < 0 or header.max_timestamp_ms < header.base_timestamp_ms:
+        raise InvalidTimestamp(
+            f"timestamps {header.base_timestamp_ms}..{header.max_timestamp_ms} are impossible"
+        )
+    ahead_ms = header.max_timestamp_ms - now_ms
+    if ahead_ms > settings.timestamp_after_max_ms:  # R1
+        raise InvalidTimestamp(
+            f"timestamp lies {ahead_ms} ms ahead, allowed are {settings.timestamp_after_max_ms}",
+            hint="check the producer's clock or message.timestamp.after.max.ms",
+        )
+    _check_identity(header, acks)
+    return header
+
+
+def _check_identity(header: BatchHeader, acks: int) -> None:
+    if header.producer_id < 0:
+        if header.producer_id != -1:
+            raise InvalidRequest(f"producer id {header.producer_id} is impossible")
+        return
+    if acks != ACKS_ALL:  # A5
+        raise InvalidRequest("an idempotent producer needs acks=all")
+    if header.producer_epoch < 0 or not 0 <= header.base_sequence <= _INT32_MAX:
+        raise InvalidRequest(
+            f"producer {header.producer_id}: epoch {header.producer_epoch}, "
+            f"sequence {header.base_sequence} are impossible"
+        )
