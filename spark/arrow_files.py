@@ -1,10 +1,10 @@
 """Exported files: Arrow IPC (or Parquet) written once, verified, and published under a name made of
 their content (spec/spark.md §5).
 
-Writing: stored batches of one or several ledgers of one partition go in; rows are regrouped into record
-batches of 8,192, so the bytes depend only on the rows and never on how entries were fetched (P13). Each
-finished file is synced, read back and compared with what was written before it gets its final name.
-Reading: record batches of an offset range, by the footer's random access.
+Writing: stored batches of one or several ledgers of one partition go in; rows are regrouped into
+record batches of 8,192, so the bytes depend only on the rows and never on how entries were
+fetched (P13). Each finished file is synced, read back and compared with what was written before
+it gets its final name. Reading: record batches of an offset range, by the footer's random access.
 """
 
 from __future__ import annotations
@@ -14,18 +14,28 @@ import io
 import pathlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from octavo.proto import batch as batches
-from octavo.runtime.errors import ConfigError, StorageFailed
-from octavo.spark.columns import EXPORTED, arrow_schema, is_control, slice_offsets, to_columns
+from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
+from octavo.spark.columns import (
+    EXPORTED,
+    arrow_schema,
+    int_at,
+    is_control,
+    slice_offsets,
+    to_columns,
+)
 from octavo.spark.log_view import StoredBatch
 from octavo.spark.manifest import FileEntry
 from octavo.spark.tree import LocalTree
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 BATCH_ROWS = 8192
 BATCH_BYTES_MAX = 32 << 20
@@ -83,9 +93,9 @@ class _HashingFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: object) -> int:  # type: ignore[override]
+    def write(self, data: Buffer, /) -> int:
         """Append a buffer."""
-        view = memoryview(data)  # type: ignore[arg-type]
+        view = memoryview(data)
         self.digest.update(view)
         return self._file.write(view)
 
@@ -105,7 +115,7 @@ class _OpenFile:
 
     path: pathlib.Path
     sink: _HashingFile
-    writer: pa.RecordBatchFileWriter | pq.ParquetWriter
+    writer: pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
     ledgers: list[int]
     schema_id: int
     rows: int = 0
@@ -118,12 +128,19 @@ class _OpenFile:
 class LedgerExporter:
     """Writes ledgers of one partition, in offset order, into as few files as the limits allow.
 
-    Blocking; the caller keeps calls in one thread at a time. `finish()` gives the published files,
-    `abort()` removes what has no final name. Nothing is visible to readers before the manifest says so.
+    Blocking; the caller keeps calls in one thread at a time. `finish()` gives the published
+    files, `abort()` removes what has no final name. Nothing is visible to readers before the
+    manifest says so.
     """
 
     def __init__(
-        self, tree: LocalTree, topic: str, partition: int, *, codec: str = "zstd", fmt: str = "arrow"
+        self,
+        tree: LocalTree,
+        topic: str,
+        partition: int,
+        *,
+        codec: str = "zstd",
+        fmt: str = "arrow",
     ) -> None:
         check_codec(codec, fmt)
         self._tree = tree
@@ -153,9 +170,9 @@ class LedgerExporter:
         for item in stored:
             header = batches.decode_header(item.batch)
             if header.base_offset < self._next_offset:
-                raise batches.CorruptBatch(
-                    f"entry {item.ledger_id}/{item.entry_id} starts at offset {header.base_offset}, "
-                    f"below {self._next_offset}"
+                raise CorruptBatch(
+                    f"entry {item.ledger_id}/{item.entry_id} starts at offset "
+                    f"{header.base_offset}, below {self._next_offset}"
                 )
             self._next_offset = header.next_offset
             if is_control(header):
@@ -183,12 +200,13 @@ class LedgerExporter:
         now = self._open or self._start_file()
         now.writer.write_batch(rows)
         offsets = rows.column("offset")
-        now.first = now.first if now.rows else offsets[0].as_py()
-        now.last = offsets[rows.num_rows - 1].as_py()
+        now.first = now.first if now.rows else int_at(offsets, 0)
+        now.last = int_at(offsets, -1)
         now.rows += rows.num_rows
         now.arrow_bytes += rows.nbytes
-        span = pc.min_max(rows.column("timestamp").cast(pa.int64()))
-        now.stamps_ms += [span["min"].as_py() // 1000, span["max"].as_py() // 1000]
+        stamps = rows.column("timestamp").cast(pa.int64())
+        for bound in (pc.min(stamps), pc.max(stamps)):
+            now.stamps_ms.append(cast("int", bound.as_py()) // 1000)
         if now.arrow_bytes >= FILE_BYTES_MAX:
             self._close_file(now)
 
@@ -196,12 +214,14 @@ class LedgerExporter:
         self._tree.make_folder(self._folder)
         path = self._tree.temporary(self._folder)
         sink = _HashingFile(path)
+        writer: pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
         if self._format == "parquet":
-            codec = self._codec if self._codec != "none" else "none"
-            writer = pq.ParquetWriter(sink, _SCHEMA, compression=codec, version="2.6")
+            writer = pq.ParquetWriter(
+                cast("BinaryIO", sink), _SCHEMA, compression=self._codec, version="2.6"
+            )
         else:
             options = pa.ipc.IpcWriteOptions(compression=_ipc_codec(self._codec))
-            writer = pa.ipc.new_file(sink, _SCHEMA, options=options)
+            writer = pa.ipc.new_file(cast("BinaryIO", sink), _SCHEMA, options=options)
         self._open = _OpenFile(path, sink, writer, list(self._ledgers), self._schema_id)
         return self._open
 
@@ -260,10 +280,10 @@ def verify_file(path: pathlib.Path, entry: FileEntry) -> None:
     fmt = entry.file.rpartition(".")[2]
     for part in read_file(path, ("offset",), fmt=fmt):
         offsets = part.column("offset")
-        smallest_step: int | None = pc.min(pc.pairwise_diff(offsets)).as_py()
-        if offsets[0].as_py() <= last or (smallest_step is not None and smallest_step < 1):
+        smallest_step = cast("int | None", pc.min(pc.pairwise_diff(offsets)).as_py())
+        if int_at(offsets, 0) <= last or (smallest_step is not None and smallest_step < 1):
             raise StorageFailed(f"{entry.file} reads back with offsets that do not ascend")
-        last = offsets[part.num_rows - 1].as_py()
+        last = int_at(offsets, -1)
         rows += part.num_rows
     if (rows, last) != (entry.rows, entry.last):
         raise StorageFailed(
@@ -311,7 +331,7 @@ def _read_ipc(
             rows = reader.get_batch(index)
             if bounded:
                 offsets = rows.column("offset")
-                if end is not None and offsets[0].as_py() >= end:
+                if end is not None and int_at(offsets, 0) >= end:
                     return
                 rows = _within(rows, first, end)
             if rows.num_rows:
@@ -320,19 +340,19 @@ def _read_ipc(
 
 def _open_ipc(
     source: pa.MemoryMappedFile, schema: pa.Schema, names: Sequence[str]
-) -> pa.RecordBatchFileReader:
+) -> pa.ipc.RecordBatchFileReader:
     fields = sorted(schema.get_field_index(name) for name in names)
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     return pa.ipc.open_file(source, options=options)
 
 
-def _first_batch(reader: pa.RecordBatchFileReader, first: int) -> int:
+def _first_batch(reader: pa.ipc.RecordBatchFileReader, first: int) -> int:
     """Index of the record batch that holds the first offset at or after `first`."""
     low, high = 0, reader.num_record_batches
     while low < high:
         middle = (low + high) // 2
         offsets = reader.get_batch(middle).column("offset")
-        if offsets[len(offsets) - 1].as_py() < first:
+        if int_at(offsets, -1) < first:
             low = middle + 1
         else:
             high = middle

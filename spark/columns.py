@@ -1,13 +1,15 @@
 """The columns of a record as Spark's Kafka source names them (spec/spark.md §6).
 
-Owns the schema, as Spark DDL and as Arrow, and the way from a stored batch to Arrow columns. The two
-schemas must match exactly, because Spark compares the first record batch with `Schema.equals`.
+Owns the schema, as Spark DDL and as Arrow, and the way from a stored batch to Arrow columns. The
+two schemas must match exactly, because Spark compares the first record batch with
+`Schema.equals`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -130,8 +132,8 @@ def micros(millis: pa.Array) -> pa.Array:
     try:
         return millis.cast(_TIMESTAMP)
     except pa.ArrowInvalid:
-        raw = millis.cast(pa.int64()).to_pylist()
-        return pa.array([None if ms is None else _clamp(ms * 1000) for ms in raw], _TIMESTAMP)
+        raw = cast("list[int]", millis.cast(pa.int64()).to_pylist())
+        return pa.array([_clamp(ms * 1000) for ms in raw], _TIMESTAMP)
 
 
 def _headers(column: pa.Array) -> pa.Array:
@@ -144,6 +146,11 @@ def _headers(column: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(column.offsets, column.values, type=HEADER_TYPE, mask=empty)
 
 
+def int_at(column: pa.Array, index: int) -> int:
+    """One value of a column of integers without nulls; a negative index counts from the end."""
+    return cast("int", column[index].as_py())
+
+
 def slice_offsets(rows: pa.RecordBatch, offsets: pa.Array, first: int, end: int) -> pa.RecordBatch:
     """The rows whose offset lies in [first, end): offsets ascend, so two searches and no mask."""
     count = rows.num_rows
@@ -151,8 +158,7 @@ def slice_offsets(rows: pa.RecordBatch, offsets: pa.Array, first: int, end: int)
         return rows
 
     def at(index: int) -> int:
-        value: int = offsets[index].as_py()
-        return value
+        return int_at(offsets, index)
 
     low = 0 if at(0) >= first else bisect_left(range(count), first, key=at)
     high = count if at(count - 1) < end else bisect_left(range(count), end, key=at)

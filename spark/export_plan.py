@@ -46,10 +46,10 @@ def plan_partition(log: PartitionLog, state: ManifestState) -> PartitionPlan:
     for segment in log.segments:
         if not segment.closed:
             still_open += 1
-        elif still_open == 0 and segment.end_offset > max(resume_at, segment.base_offset):
-            # Ledgers behind an open one wait: offsets must ascend from file to file.
-            if segment.ledger_id not in done:
-                wanted.append(segment)
+        elif still_open or segment.ledger_id in done:
+            continue  # ledgers behind an open one wait: offsets ascend from file to file
+        elif segment.end_offset > max(resume_at, segment.base_offset):
+            wanted.append(segment)
     lost = None
     if resume_at and wanted and wanted[0].base_offset > resume_at and log.log_start > resume_at:
         lost = (resume_at, wanted[0].base_offset)

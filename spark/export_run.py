@@ -1,9 +1,9 @@
-"""One export run over closed ledgers, for any source of segments and batches (spec/spark.md §5, P13).
+"""One export run over closed ledgers, from any source of batches (spec/spark.md §5, P13).
 
-A run describes the topic, compares it with the manifest, and copies what is missing: per partition in
-offset order, partitions in parallel. Each group of ledgers is written, verified and renamed before one
-manifest version names its files. Stopping anywhere loses at most the work on unfinished groups; a run
-with nothing new changes nothing.
+A run describes the topic, compares it with the manifest, and copies what is missing: per
+partition in offset order, partitions in parallel. Each group of ledgers is written, verified and
+renamed before one manifest version names its files. Stopping anywhere loses at most the work on
+unfinished groups; a run with nothing new changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from octavo.runtime.errors import CorruptEntry, VersionConflict
 from octavo.spark.arrow_files import LedgerExporter, check_codec
@@ -76,8 +76,8 @@ async def export_log(
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that `to` does not hold yet.
 
-    Cancellation keeps published groups and removes unfinished files. Raises ConfigError (codec, format,
-    or `to` holds another topic), CorruptBatch, CorruptEntry and whatever `source` raises.
+    Cancellation keeps published groups and removes unfinished files. Raises ConfigError (codec,
+    format, or `to` holds another topic), CorruptBatch, CorruptEntry and whatever `source` raises.
     """
     check_codec(codec, fmt)
     log = await source.describe(topic)
@@ -159,7 +159,7 @@ class _Run:
                 if await self._planned(log, plan_partition(log, self._manifest.load())):
                     return
         raise VersionConflict(
-            f"{self._log.topic}-{log.partition} was exported by others {REPLANS_MAX} times meanwhile"
+            f"{self._log.topic}-{log.partition} was overtaken {REPLANS_MAX} times by other exports"
         )
 
     async def _planned(self, log: PartitionLog, plan: PartitionPlan) -> bool:
@@ -253,7 +253,7 @@ async def in_thread(call: Callable[..., T], *args: object) -> T:
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return _first_error(cast("BaseExceptionGroup[BaseException]", first))
+    return first

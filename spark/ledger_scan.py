@@ -1,14 +1,15 @@
 """Batches straight from the entries of a ledger, without a broker (design.md §8, RD-9).
 
-Closed ledgers are read to their last entry. An open one is read as far as the bookies' LAC, which may
-trail the broker's high watermark for a moment (RD-6): the scan waits for it, up to a deadline. Nothing
-here opens a ledger with recovery: a scan never evicts a broker.
+Closed ledgers are read to their last entry. An open one is read as far as the bookies' LAC, which
+may trail the broker's high watermark for a moment (RD-6): the scan waits for it, up to a
+deadline. Nothing here opens a ledger with recovery: a scan never evicts a broker.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Protocol
 
 from octavo.proto import batch as batches
@@ -56,27 +57,10 @@ async def scan(
     Reads one chunk ahead of the consumer. Raises ReadUnknown when an open ledger does not confirm
     what its broker has acknowledged, and whatever `reader.read` raises.
     """
-    if segment.closed:
-        last = EntryId(segment.last_entry)
-    else:
-        last = await reader.last_add_confirmed()
-    position = EntryId(0)
-    if start_offset > segment.base_offset and last > NO_ENTRY:
-        position = await find_entry(reader, start_offset, last)
-    next_offset = segment.base_offset
-    ahead: asyncio.Task[list[bytes]] | None = None
-    try:
-        while segment.closed or next_offset < segment.end_offset:
-            if position > last:
-                if segment.closed:
-                    return
-                last = await _confirmed_beyond(reader, EntryId(position - 1), segment)
-            entries = await (ahead or _read(reader, position))
-            ahead = None
-            del entries[last - position + 1 :]
-            first, position = position, EntryId(position + len(entries))
-            if position <= last:
-                ahead = asyncio.create_task(_read(reader, position))
+    if not segment.closed and segment.end_offset <= segment.base_offset:
+        return
+    async with aclosing(_chunks(reader, segment, start_offset)) as chunks:
+        async for first, entries in chunks:
             for entry_id, entry in enumerate(entries, first):
                 batch = batch_of(entry)
                 if batch is None:
@@ -86,6 +70,31 @@ async def scan(
                     yield StoredBatch(segment.ledger_id, entry_id, batch)
                 if not segment.closed and next_offset >= segment.end_offset:
                     return
+
+
+async def _chunks(
+    reader: EntryReader, segment: Segment, start_offset: int
+) -> AsyncGenerator[tuple[EntryId, list[bytes]], None]:
+    """Runs of consecutive entries and the id of their first; endless while a ledger is open."""
+    if segment.closed:
+        last = EntryId(segment.last_entry)
+    else:
+        last = await reader.last_add_confirmed()
+    position = EntryId(0)
+    if start_offset > segment.base_offset and last > NO_ENTRY:
+        position = await find_entry(reader, start_offset, last)
+    ahead: asyncio.Task[list[bytes]] | None = None
+    try:
+        while not segment.closed or position <= last:
+            if position > last:
+                last = await _confirmed_beyond(reader, EntryId(position - 1), segment)
+            entries = await (ahead or _read(reader, position))
+            ahead = None
+            del entries[last - position + 1 :]
+            first, position = position, EntryId(position + len(entries))
+            if position <= last:
+                ahead = asyncio.create_task(_read(reader, position))
+            yield first, entries
     finally:
         if ahead is not None:
             ahead.cancel()
@@ -116,7 +125,7 @@ async def _confirmed_beyond(reader: EntryReader, entry: EntryId, segment: Segmen
 
 
 async def find_entry(reader: EntryReader, offset: int, last: EntryId) -> EntryId:
-    """The entry whose batch holds `offset`, else the last batch before it (0 when there is none)."""
+    """The entry whose batch holds `offset`, else the last batch before it, else 0."""
     low, high, found = 0, int(last), 0
     while low <= high:
         middle = (low + high) // 2

@@ -1,7 +1,8 @@
 """What an analytical reader needs to know of a topic: its segments, and how to get their batches.
 
-These are plain values that travel from the planner to workers and the exporter. They know neither the
-broker nor the bookies: `octavo.spark.live` fills them from a cluster, tests fill them from memory.
+These are plain values that travel from the planner to workers and the exporter. They know neither
+the broker nor the bookies: `octavo.spark.live` fills them from a cluster, tests fill them from
+memory.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ class BatchSource(Protocol):
     def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
         """Data batches of `segment` in offset order, from the one that holds `start_offset`.
 
-        Entries that are no batches (snapshot, footer) are left out; control batches are not. A closed
-        segment is read to its last entry, an open one until `segment.end_offset` is reached. Every
-        entry has been verified (INV-3). Ends with a typed error rather than with fewer batches.
+        Entries that are no batches (snapshot, footer) are left out; control batches are not. A
+        closed segment is read to its last entry, an open one until `segment.end_offset` is
+        reached. Every entry has been verified (INV-3). Ends with a typed error rather than with
+        fewer batches.
         """
         ...
 

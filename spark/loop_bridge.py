@@ -1,8 +1,8 @@
 """An async iterator consumed from ordinary code: its loop runs in a thread of its own.
 
-Spark pulls rows at its own pace and may not come back for minutes; connections must stay alive and the
-next chunk should be on its way meanwhile. So the loop never stops while the consumer works, and never
-runs more than `items_max` items ahead of it.
+Spark pulls rows at its own pace and may not come back for minutes; connections must stay alive
+and the next chunk should be on its way meanwhile. So the loop never stops while the consumer
+works, and never runs more than `items_max` items ahead of it.
 """
 
 from __future__ import annotations

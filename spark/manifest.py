@@ -1,12 +1,12 @@
-"""The manifest of an exported topic: which files exist, decided one version at a time (spec/spark.md §5).
+"""The manifest of an exported topic: which files exist, one version at a time (spec/spark.md §5).
 
     _export.json                        what this tree is; created once
-    _manifest/<version:020d>.json       {"token", "add": [...], "remove": [...]}, created exclusively
+    _manifest/<version:020d>.json       {"token", "add", "remove"}, created exclusively
     _manifest/checkpoint-<version>.json the whole state after that version, every 100 versions
 
-A version exists or it does not: it is created with `link`, whose loser re-reads and decides anew. The
-state is the sum of all versions and nothing else; data files that no version names do not exist for any
-reader. Checkpoints are a shortcut: a reader may ignore them and get the same state.
+A version exists or it does not: it is created with `link`, whose loser re-reads and decides anew.
+The state is the sum of all versions and nothing else; data files that no version names do not
+exist for any reader. Checkpoints are a shortcut: a reader may ignore them and get the same state.
 """
 
 from __future__ import annotations
@@ -266,7 +266,9 @@ def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
     found = cast("dict[str, object]", body)
     version = found.get("format_version")
     if version != FORMAT_VERSION:
-        raise UnsupportedVersion(f"{name} has format version {version!r}, known is {FORMAT_VERSION}")
+        raise UnsupportedVersion(
+            f"{name} has format version {version!r}, known is {FORMAT_VERSION}"
+        )
     return found
 
 

@@ -1,8 +1,8 @@
 """Options of `format("octavo")`: names and meaning of Spark's Kafka source (spec/spark.md §7).
 
-Pure parsing: strings in, one frozen value out. Keys are case-insensitive. An unknown key, a value that
-does not parse or two options that exclude each other raise ConfigError, whose `details["option"]` names
-the culprit.
+Pure parsing: strings in, one frozen value out. Keys are case-insensitive. An unknown key, a value
+that does not parse or two options that exclude each other raise ConfigError, whose
+`details["option"]` names the culprit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STREAM_OPTIONS = (
     "maxBytesPerTrigger",
     "groupId",
 )
-"""Meaningful for streams only; a batch read logs a warning and goes on, as the Kafka source does."""
+"""Streams only; a batch read logs a warning and goes on, as the Kafka source does."""
 
 PerPartition = Mapping[str, Mapping[int, int]]
 _NAMES = {name.lower(): name for name in (*BATCH_OPTIONS, *STREAM_OPTIONS)}
@@ -63,7 +63,7 @@ class Bound:
     option: str
     kind: Literal["earliest", "latest", "offsets", "time"]
     values: PerPartition = field(default_factory=dict[str, dict[int, int]])
-    """Offsets (kind offsets) or milliseconds (kind time); a missing partition takes the default end."""
+    """Offsets, or milliseconds (kind time); a missing partition takes the default end."""
     everywhere_ms: int | None = None
     """Kind time with one value for all partitions."""
 

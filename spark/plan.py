@@ -50,7 +50,7 @@ class LedgerSplit:
 
     @property
     def newest_ms(self) -> int | None:
-        """No record of this piece is newer, by its own or the broker's time; None when not known."""
+        """No record of this piece is newer, by its own or the broker's time; None: not known."""
         if not self.segment.closed:
             return None
         return max(self.segment.max_timestamp_ms, self.segment.last_append_ms)
@@ -129,8 +129,8 @@ def _outside(
 def plan(options: ReadOptions, views: Sequence[PartitionView], find: TimeLookup) -> list[Split]:
     """The splits of one read, in order of topic, partition and offset; may be empty.
 
-    Raises ConfigError for offsets that contradict each other or name no partition of the topics, and
-    OffsetOutOfRange for offsets outside the readable range (unless failOnDataLoss is false).
+    Raises ConfigError for offsets that contradict each other or name no partition of the topics,
+    and OffsetOutOfRange for offsets outside the readable range (unless failOnDataLoss is false).
     """
     ordered = sorted(views, key=lambda view: (view.topic, view.partition))
     for bound in (options.start, options.end):
@@ -166,9 +166,7 @@ def _check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
                 )
 
 
-def _resolve(
-    options: ReadOptions, bound: Bound, view: PartitionView, find: TimeLookup
-) -> int:
+def _resolve(options: ReadOptions, bound: Bound, view: PartitionView, find: TimeLookup) -> int:
     """The offset one bound means for one partition."""
     starting = bound is options.start
     default = view.earliest if starting else view.latest

@@ -9,11 +9,12 @@ import pathlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from octavo.proto import batch as batches
 from octavo.runtime.errors import ConfigError, CorruptEntry
 from octavo.spark.arrow_files import Rebatcher, read_file
-from octavo.spark.columns import is_control, slice_offsets, to_columns
+from octavo.spark.columns import int_at, is_control, slice_offsets, to_columns
 from octavo.spark.exported import ExportedTopic, exported_topics, root_of
 from octavo.spark.log_view import BatchSource, TopicLog
 from octavo.spark.loop_bridge import iterate
@@ -89,11 +90,10 @@ def find_time(view: PartitionView, time_ms: int) -> int | None:
         if piece.newest_ms is not None and piece.newest_ms < time_ms:
             continue
         for rows in read_split(piece, ("offset", "timestamp")):
-            stamps = rows.column("timestamp").cast(pa.int64()).to_pylist()
-            for index, stamp_us in enumerate(stamps):
-                if stamp_us >= time_ms * 1000:
-                    offset: int = rows.column("offset")[index].as_py()
-                    return offset
+            stamps = rows.column("timestamp").cast(pa.int64())
+            late = pc.indices_nonzero(pc.greater_equal(stamps, time_ms * 1000))
+            if len(late):
+                return int_at(rows.column("offset"), int_at(late, 0))
     return None
 
 

@@ -1,11 +1,11 @@
 """Spark's door to Octavo: `spark.read.format("octavo")` (design.md §8, spec/spark.md §2, §7).
 
-Import-light on purpose: Spark imports this module in every Python worker, so pyarrow and the clients
-are imported by the functions that use them.
+Import-light on purpose: Spark imports this module in every Python worker, so pyarrow and the
+clients are imported by the functions that use them.
 
-`pushFilters` is not implemented and must not be: Spark 4.3.0 keeps pushed filters on an object shared
-by all scans of a DataFrame and then returns wrong rows (spec/spark.md §3). Ranges are options, columns
-are `.schema(...)`.
+`pushFilters` is not implemented and must not be: Spark 4.3.0 keeps pushed filters on an object
+shared by all scans of a DataFrame and then returns wrong rows (spec/spark.md §3). Ranges are
+options, columns are `.schema(...)`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Durable file operations below an export root (spec/spark.md §5).
 
-Every name that readers may trust appears by one atomic step: `rename` for data files, whose names are
-derived from their bytes, and `link` for manifest versions, which exactly one writer may create. Names
-starting with a dot are never read by anybody. The single system calls are methods of their own, so that
-tests can stop the machine before each of them.
+Every name that readers may trust appears by one atomic step: `rename` for data files, whose names
+are derived from their bytes, and `link` for manifest versions, which exactly one writer may
+create. Names starting with a dot are never read by anybody. The single system calls are methods
+of their own, so that tests can stop the machine before each of them.
 """
 
 from __future__ import annotations

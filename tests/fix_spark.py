@@ -45,7 +45,9 @@ def java_problem() -> str | None:
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < JAVA_VERSION_MIN:
-        return f"Spark tests need Java {JAVA_VERSION_MIN} or newer, {java} says: {said.strip()[:80]}"
+        return (
+            f"Spark tests need Java {JAVA_VERSION_MIN} or newer, {java} says: {said.strip()[:80]}"
+        )
     return None
 
 

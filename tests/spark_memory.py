@@ -25,7 +25,9 @@ class Row(NamedTuple):
 class MemoryTopic:
     """Builds ledgers of stored batches and serves them as a LogSource."""
 
-    def __init__(self, topic: str = "orders", partitions: int = 1, topic_id: str = "ab" * 16) -> None:
+    def __init__(
+        self, topic: str = "orders", partitions: int = 1, topic_id: str = "ab" * 16
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.segments: dict[int, list[Segment]] = {p: [] for p in range(partitions)}

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
+from octavo.spark.columns import arrow_schema
 from octavo.spark.export_run import export_log
-from octavo.spark.source import OctavoReader
+from octavo.spark.source import (
+    HEADER_COLUMNS,
+    KAFKA_COLUMNS,
+    METADATA_COLUMNS,
+    OctavoReader,
+)
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered
 
 if TYPE_CHECKING:
@@ -101,6 +109,13 @@ def orders(lake: Lake) -> MemoryTopic:
     return topic
 
 
+def test_spark_and_arrow_schema_are_exactly_the_same(spark: SparkSession) -> None:
+    """Spark refuses a first batch whose schema differs in anything (spec §2)."""
+    columns = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
+    ddl = StructType.fromDDL(", ".join(f"{name} {kind}" for name, kind in columns.items()))
+    assert to_arrow_schema(ddl, timezone="UTC").equals(arrow_schema(list(columns)))
+
+
 def test_read_equals_produced_rows(lake: Lake) -> None:
     """Null keys, tombstones, empty bytes, a value of 1 MiB; the format needs no registration."""
     topic = MemoryTopic(partitions=2)
@@ -173,7 +188,10 @@ def test_projection_of_unknown_columns(
     [
         ({}, span(0, 0, 2000) + span(1, 0, 500)),
         (
-            {"startingOffsets": '{"orders":{"0":990,"1":-2}}', "endingOffsets": '{"orders":{"0":1010}}'},
+            {
+                "startingOffsets": '{"orders":{"0":990,"1":-2}}',
+                "endingOffsets": '{"orders":{"0":1010}}',
+            },
             span(0, 990, 1010) + span(1, 0, 500),
         ),
         ({"STARTINGOFFSETS": '{"orders":{"0":1999,"1":500}}'}, span(0, 1999, 2000)),

@@ -1,4 +1,6 @@
-"""The manifest: one version, one winner; nothing half-written is ever seen (spec spark §5, §14.1)."""
+"""The manifest: one version, one winner; nothing half-written is ever seen (spec spark §5,
+§14.1).
+"""
 
 from __future__ import annotations
 
@@ -195,7 +197,11 @@ def test_missing_version_is_damage_not_the_end(manifest: Manifest, tree: LocalTr
     ],
 )
 def test_entries_are_not_trusted(
-    manifest: Manifest, tree: LocalTree, change: dict[str, object], error: type[Exception], text: str
+    manifest: Manifest,
+    tree: LocalTree,
+    change: dict[str, object],
+    error: type[Exception],
+    text: str,
 ) -> None:
     body = {
         "format_version": 1,
@@ -230,7 +236,9 @@ def test_unknown_format_version_is_refused(tree: LocalTree) -> None:
         ExportInfo("orders", "ab" * 16, "parquet", "zstd", 2, "schema"),
     ],
 )
-def test_a_tree_belongs_to_one_topic(manifest: Manifest, tree: LocalTree, other: ExportInfo) -> None:
+def test_a_tree_belongs_to_one_topic(
+    manifest: Manifest, tree: LocalTree, other: ExportInfo
+) -> None:
     with pytest.raises(ConfigError):
         Manifest(tree).create(other)
     assert Manifest(tree).create(INFO) == INFO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -26,8 +27,10 @@ def segment(first: int, end: int, *, closed: bool = True) -> Segment:
     return Segment(first, first, end, closed, size_bytes=100, max_timestamp_ms=end * 10)
 
 
-def log(*borders: int, start: int = 0, partition: int = 0, open_end: int | None = None) -> PartitionLog:
-    segments = [segment(a, b) for a, b in zip(borders, borders[1:], strict=False)]
+def log(
+    *borders: int, start: int = 0, partition: int = 0, open_end: int | None = None
+) -> PartitionLog:
+    segments = [segment(a, b) for a, b in pairwise(borders)]
     if open_end is not None:
         segments.append(segment(borders[-1], open_end, closed=False))
     end = segments[-1].end_offset if segments else start
@@ -60,7 +63,12 @@ def test_defaults() -> None:
 
 def test_keys_are_case_insensitive() -> None:
     got = ReadOptions.parse(
-        {"PATH": "/lake", "SubScribe": " a , b,a ", "STARTINGOFFSETS": "EARLIEST", "minpartitions": "7"}
+        {
+            "PATH": "/lake",
+            "SubScribe": " a , b,a ",
+            "STARTINGOFFSETS": "EARLIEST",
+            "minpartitions": "7",
+        }
     )
     assert (got.path, got.topics, got.min_partitions) == ("/lake", ("a", "b"), 7)
 
@@ -92,7 +100,10 @@ def test_keys_are_case_insensitive() -> None:
         ({**BASE, "endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets"),
         ({**BASE, "startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({**BASE, "endingOffsetsByTimestamp": "17"}, "endingOffsetsByTimestamp"),
-        ({**BASE, "startingOffsetsByTimestampStrategy": "guess"}, "startingOffsetsByTimestampStrategy"),
+        (
+            {**BASE, "startingOffsetsByTimestampStrategy": "guess"},
+            "startingOffsetsByTimestampStrategy",
+        ),
         ({**BASE, "minPartitions": "0"}, "minPartitions"),
         ({**BASE, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition"),
         ({**BASE, "includeHeaders": "yes"}, "includeHeaders"),
@@ -121,14 +132,21 @@ def test_stream_options_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixt
 
 def test_timestamp_takes_precedence_as_in_the_kafka_source() -> None:
     got = options(
-        startingTimestamp="7", startingOffsetsByTimestamp='{"orders":{"0":8}}', startingOffsets="earliest"
+        startingTimestamp="7",
+        startingOffsetsByTimestamp='{"orders":{"0":8}}',
+        startingOffsets="earliest",
     )
     assert (got.start.kind, got.start.of("orders", 3)) == ("time", 7)
 
 
 def test_pattern_covers_whole_names() -> None:
     got = ReadOptions.parse({"path": "/lake", "subscribePattern": "or.*s"})
-    assert [got.wants(t) for t in ("orders", "ors", "reorders", "orders2")] == [True, True, False, False]
+    assert [got.wants(t) for t in ("orders", "ors", "reorders", "orders2")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 # --- splits --------------------------------------------------------------------------------------
@@ -164,7 +182,11 @@ def test_exported_offsets_outlive_retention() -> None:
 
 def test_export_that_began_late() -> None:
     view = view_of("orders", 0, exported=state(entry(100, 199)), log=log(0, 100, 200, 300))
-    assert spans(plan(options(), [view], never)) == [("L", 0, 100), ("F", 100, 200), ("L", 200, 300)]
+    assert spans(plan(options(), [view], never)) == [
+        ("L", 0, 100),
+        ("F", 100, 200),
+        ("L", 200, 300),
+    ]
 
 
 def test_offsets_cut_only_the_border_files() -> None:
@@ -323,9 +345,7 @@ def test_start_after_the_last_record_is_an_error_or_nothing() -> None:
         plan(options(startingOffsetsByTimestamp=by_time), [view], lambda _, __: None)
     assert caught.value.details["timestamp_ms"] == 12345
     got = plan(
-        options(
-            startingOffsetsByTimestamp=by_time, startingOffsetsByTimestampStrategy="latest"
-        ),
+        options(startingOffsetsByTimestamp=by_time, startingOffsetsByTimestampStrategy="latest"),
         [view],
         lambda _, __: None,
     )
