@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from octavo.proto.bookie_wire import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameType, encode_frame
 from octavo.runtime.errors import BookieUnavailable, OctavoError
@@ -54,9 +55,9 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport and set its write limits."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        # uvloop's transports do not derive from asyncio.Transport, so this is a cast, not a check.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         if self._on_open is not None:
