@@ -150,6 +150,30 @@ def encode_add(
     return out
 
 
+def encode_add_runs(
+    request_id: int,
+    incarnation: bytes,
+    runs: Sequence[tuple[Sequence[int], Sequence[bytes]]],
+    total_bytes: int,
+    flags: int = 0,
+) -> list[bytes]:
+    """Buffers of an ADD frame from runs of (entry lengths, buffers); nothing is measured again.
+
+    `total_bytes` is the sum of all lengths. The buffers are passed on uncopied.
+    """
+    lengths = runs[0][0] if len(runs) == 1 else [n for run in runs for n in run[0]]
+    count = len(lengths)
+    body_bytes = _ADD.size + 4 * count + total_bytes
+    out = [
+        PREFIX.pack(12 + body_bytes, VERSION, FrameType.ADD, flags, request_id)
+        + _ADD.pack(incarnation, count)
+        + struct.pack(f">{count}I", *lengths)
+    ]
+    for _, parts in runs:
+        out.extend(parts)
+    return out
+
+
 def decode_add(body: bytes, max_entry_bytes: int) -> AddRequest:
     """Split an ADD body; raises InvalidRequest or MessageTooLarge."""
     if len(body) < _ADD.size:

@@ -1,11 +1,11 @@
 """One ledger in a hostile world: simulated bookies, network and metadata around the real cores.
 
-Fault model. Messages are reordered, delayed without bound or lost; a requester may give up (TIMEOUT)
-on a request that is delivered later. Bookies crash and restart (unsynced records are lost, or kept
-without their replies having left); at most Qa-1 of them lose their disk and come back under a new
-incarnation (B-25). The old writer never learns that it is old. Several recoverers run at once.
+Fault model. Messages are reordered, delayed without bound or lost; a requester may give up
+(TIMEOUT) on a request that is delivered later. Bookies crash and restart (unsynced records are
+lost, or kept without their replies having left); at most Qa-1 of them lose their disk and come back
+under a new incarnation (B-25). The old writer never learns that it is old. Several recoverers run.
 
-After every step `check()` judges the whole world against INV-1..INV-7 and INV-10 (spec/ledger.md §1).
+After every step `check()` judges the whole world against INV-1..INV-7 and INV-10.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class World:
     """Everything there is; `step()` lets one random thing happen."""
 
     rng: random.Random
-    quorum: Quorum = Quorum(3, 3, 2)
-    bookie_count: int = 4
+    quorum: Quorum
+    bookie_count: int
     wipes_left: int = 0
     hole_h3: bool = False
     core_type: type[QuorumCore] = QuorumCore
@@ -454,13 +454,16 @@ class SimWriter:
         spares = [b for b in world.bookies.values() if b.name not in used]
         world.rng.shuffle(spares)
         chosen: dict[int, Member] = {}
+        revived: list[int] = []
         for failed in action.failed:
             same = world.bookies[failed.member.bookie_id]
             if failed.status is Status.WRONG_INCARNATION and same.member != failed.member:
                 chosen[failed.slot] = same.member
             elif spares and world.rng.random() < 0.9:
                 chosen[failed.slot] = spares.pop().member
-        return list(core.replacements(chosen, world.now))
+            elif same.alive and same.member == failed.member:
+                revived.append(failed.slot)
+        return list(core.replacements(chosen, world.now, revived=revived))
 
     def _commit(self, action: CommitEnsemble) -> None:
         new = self.metadata.with_ensemble_change(action.start, action.members)

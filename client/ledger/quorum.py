@@ -112,6 +112,7 @@ class QuorumCore:
         self._stamps: deque[tuple[int, float]] = deque()  # (first entry added at, time)
         self._next_change_at = now
         self._idle_since = now
+        self._unreachable_since: float | None = None
         self._lap_at_tick: EntryId = NO_ENTRY
 
     # --- what the shell reads ---
@@ -244,15 +245,26 @@ class QuorumCore:
     # --- ensemble change (3.6) ---
 
     def replacements(
-        self, chosen: Mapping[int, Member], now: float, domains: Mapping[int, str] | None = None
+        self,
+        chosen: Mapping[int, Member],
+        now: float,
+        domains: Mapping[int, str] | None = None,
+        revived: Sequence[int] = (),
     ) -> Sequence[Action]:
-        """C-2: what placement found for the failed slots; may be partial or empty (3.7)."""
+        """C-2: what placement found for the failed slots; may be partial or empty (3.7).
+
+        `revived` are failed slots without a spare whose own bookie, in the same incarnation,
+        answers again: they get what they missed above the LAC, and no metadata changes. Older
+        entries they missed stay at Qa copies until the replica check repairs them (C-8).
+        """
         if self.state is HandleState.STOPPED or not self.changing:
             return _NOTHING
+        actions = self._revive(revived)
         if not chosen:
             self.changing = False
             self._next_change_at = now + self.limits.change_retry_s
-            return self._go_on_degraded("no bookie can replace them")
+            actions.extend(self._go_on_degraded("no bookie can replace them", now))
+            return actions
         members = list(self.ensemble)
         for slot, member in chosen.items():
             invariant(self._slots[slot].failure is not None, "replacing a healthy slot")
@@ -262,14 +274,17 @@ class QuorumCore:
         invariant(start >= self.last_key, "C-3: ensemble change below the last key")
         self._proposed = dict(chosen)
         self._proposed_domains = dict(domains or {})
-        return [CommitEnsemble(start, tuple(members))]
+        actions.append(CommitEnsemble(start, tuple(members)))
+        return actions
 
     def change_committed(self, now: float) -> Sequence[Action]:
         """C-6: the CAS is known to be committed. Install, unset, re-send, sweep, in this order."""
         invariant(bool(self._proposed), "a change was committed that was not proposed")
         self.last_key = EntryId(self.lac + 1)
         self.changes += 1
-        replaced = self._install(self._proposed)
+        replaced = self._install(self._proposed, self._proposed_domains)
+        self._proposed = {}
+        self._proposed_domains = {}
         if self.state is HandleState.STOPPED:
             self.changing = False
             return _NOTHING
@@ -292,19 +307,6 @@ class QuorumCore:
         if self.state is not HandleState.STOPPED:
             self._sweep()
         return _NOTHING
-
-    def revive(self, slot: int, now: float) -> Sequence[Action]:
-        """The failed slot's bookie answers again, same incarnation: send what it missed (3.7).
-
-        Only entries above the LAC are sent; older ones it missed stay at Qa copies until the
-        replica check repairs them (C-8).
-        """
-        state = self._slots[slot]
-        if state.failure is None or self.changing or self.state is HandleState.STOPPED:
-            return _NOTHING
-        actions = self._resend_pending(self._install({slot: state.member}))
-        self._sweep()
-        return actions
 
     # --- time, close ---
 
@@ -404,37 +406,50 @@ class QuorumCore:
             return _NOTHING
         if not self.limits.ensemble_changes_enabled:
             self._next_change_at = now + self.limits.change_retry_s
-            return self._revive_all(now)
+            actions = self._revive([failed.slot for failed in self.failed])
+            self._sweep()
+            return actions
         if self.too_many_changes:
             self._next_change_at = now + self.limits.change_retry_s
-            return self._go_on_degraded("the ledger had too many ensemble changes")
+            return self._go_on_degraded("the ledger had too many ensemble changes", now)
         self.changing = True
         return [ChooseReplacements(self.failed)]
 
-    def _revive_all(self, now: float) -> Sequence[Action]:
-        actions: list[Action] = []
-        for failed in self.failed:
-            actions.extend(self.revive(failed.slot, now))
-        return actions
+    def _revive(self, slots: Sequence[int]) -> list[Action]:
+        if not slots:
+            return []
+        return self._resend_pending(
+            self._install({slot: self._slots[slot].member for slot in slots})
+        )
 
-    def _go_on_degraded(self, why: str) -> Sequence[Action]:
-        """3.7: continue while Qa stays reachable in every write set, else stop."""
+    def _go_on_degraded(self, why: str, now: float) -> Sequence[Action]:
+        """3.7: continue while Qa stays reachable in every write set, else stop.
+
+        A short grace lets connections that broke together come back first.
+        """
         down = {failed.slot for failed in self.failed}
+        self._sweep()
         if ack_reachable(down, self.quorum):
-            self._sweep()
+            self._unreachable_since = None
+            return _NOTHING
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        if now - self._unreachable_since < self.limits.stop_grace_s:
+            self._next_change_at = now + self.limits.late_failure_delay_s
             return _NOTHING
         names = ", ".join(f"{f.member.bookie_id} ({f.status.name})" for f in self.failed)
         return self._stop(StopReason.NOT_ENOUGH_BOOKIES, f"lost {names}; {why}")
 
-    def _install(self, members: Mapping[int, Member]) -> list[int]:
+    def _install(
+        self, members: Mapping[int, Member], domains: Mapping[int, str] | None = None
+    ) -> list[int]:
         """New occupants: new identity (W-8), nothing above the LAC counts (C-6)."""
         self._generation += 1
+        self._unreachable_since = None
         for index, member in members.items():
             fresh = _Slot(member, self._generation)
             self._slots[index] = fresh
-            self._tally.forget(index, self.lac, self._proposed_domains.get(index))
-        self._proposed = {}
-        self._proposed_domains = {}
+            self._tally.forget(index, self.lac, (domains or {}).get(index))
         self._refresh_active()
         return sorted(members)
 

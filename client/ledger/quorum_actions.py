@@ -43,6 +43,7 @@ class QuorumLimits(NamedTuple):
     add_quorum_timeout_s: float = 60.0
     late_failure_delay_s: float = 0.1
     change_retry_s: float = 5.0
+    stop_grace_s: float = 1.0
     explicit_lac_idle_s: float = 0.1
     refusal_retry_s: float = 0.1
     max_ensemble_changes: int = 100

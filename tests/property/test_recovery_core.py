@@ -1,4 +1,4 @@
-"""RecoveryCore and QuorumCore together in a hostile world; planted bugs must be found (§4.5, §4.6)."""
+"""RecoveryCore and QuorumCore in a hostile world; planted bugs must be found (§4.5, §4.6)."""
 
 from __future__ import annotations
 
@@ -124,9 +124,13 @@ class UsesEnsembleBeforeItsCas(QuorumCore):
     """H9."""
 
     def replacements(
-        self, chosen: Mapping[int, Member], now: float, domains: Mapping[int, str] | None = None
+        self,
+        chosen: Mapping[int, Member],
+        now: float,
+        domains: Mapping[int, str] | None = None,
+        revived: Sequence[int] = (),
     ) -> Sequence[Action]:
-        actions = super().replacements(chosen, now, domains)
+        actions = super().replacements(chosen, now, domains, revived)
         if not chosen or not actions:
             return actions
         resend = self._resend_pending(self._install(self._proposed))
@@ -158,9 +162,11 @@ class PopsWhileChanging(QuorumCore):
 class KeepsSuccessOfReplacedSlot(QuorumCore):
     """C-6 broken: "unset success" forgotten."""
 
-    def _install(self, members: Mapping[int, Member]) -> list[int]:
+    def _install(
+        self, members: Mapping[int, Member], domains: Mapping[int, str] | None = None
+    ) -> list[int]:
         marks = {slot: self._tally.mark(slot) for slot in members}
-        slots = super()._install(members)
+        slots = super()._install(members, domains)
         for slot in slots:
             self._tally.record(slot, self.lac + 1, max(marks[slot], self.lac))
         return slots

@@ -1,0 +1,192 @@
+"""The rare commands, as calls that end in a `Status` instead of an exception (§4, §5, R-15).
+
+Owns encoding, decoding and checking of single requests to one bookie. A lost, late or malformed
+reply is TIMEOUT, DISCONNECTED or EIO: always "unknown", never a negative.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from octavo.client.ledger.pool import BookiePool
+from octavo.proto import bookie_pb2
+from octavo.proto.bookie_wire import (
+    PREFIX_BYTES,
+    Flags,
+    FrameType,
+    ReadReply,
+    ReadRequest,
+    Status,
+    decode_read_reply,
+    encode_read,
+)
+from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, verify
+from octavo.runtime.checksum import crc32c
+from octavo.runtime.errors import (
+    BookieUnavailable,
+    CorruptEntry,
+    Fenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotReady,
+    OctavoError,
+    Overloaded,
+    RequestTimedOut,
+)
+from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId, Member
+
+_log = logging.getLogger("octavo.ledger.calls")
+_LAC = struct.Struct(">qq")
+
+_STATUS_OF: tuple[tuple[type[OctavoError], Status], ...] = (
+    (RequestTimedOut, Status.TIMEOUT),
+    (BookieUnavailable, Status.DISCONNECTED),
+    (NoSuchEntry, Status.NO_SUCH_ENTRY),
+    (NoSuchLedger, Status.NO_SUCH_LEDGER),
+    (Overloaded, Status.OVERLOADED),
+    (NotReady, Status.NOT_READY),
+    (Fenced, Status.FENCED),
+)
+
+
+class LacReply(NamedTuple):
+    """What a bookie knows of a ledger's end."""
+
+    status: Status
+    lac: EntryId
+    fenced: bool
+
+
+def known_status(value: int) -> Status:
+    """The status of this number; one that this build does not know is UNKNOWN (R-15)."""
+    try:
+        return Status(value)
+    except ValueError:
+        return Status.UNKNOWN
+
+
+def _status_of(error: OctavoError) -> Status:
+    for cls, status in _STATUS_OF:
+        if isinstance(error, cls):
+            return status
+    return Status.UNKNOWN
+
+
+def encode_lac(ledger_id: LedgerId, lac: EntryId, member: Member) -> bytes:
+    """Body of an explicit-LAC frame (E-4, RD-6)."""
+    return bookie_pb2.WriteLac(
+        ledger_id=ledger_id,
+        last_add_confirmed=lac,
+        crc32c=crc32c(_LAC.pack(ledger_id, lac)),
+        incarnation=str(member.incarnation),
+    ).SerializeToString()
+
+
+class BookieCalls:
+    """Single requests to members over the pool's channels."""
+
+    def __init__(self, pool: BookiePool) -> None:
+        self._pool = pool
+
+    async def fence(
+        self, ledger_id: LedgerId, member: Member, *, timeout_s: float
+    ) -> tuple[Status, EntryId]:
+        """R-2: fence, and the LAC the bookie knows."""
+        body = bookie_pb2.FenceRequest(
+            ledger_id=ledger_id, incarnation=str(member.incarnation)
+        ).SerializeToString()
+        try:
+            channel = self._pool.channel(member.bookie_id, "recovery")
+            frame = await channel.call(FrameType.FENCE, body, timeout_s=timeout_s)
+            reply = bookie_pb2.FenceReply.FromString(frame.body)
+        except DecodeError:
+            return Status.UNKNOWN, NO_ENTRY
+        except OctavoError as error:
+            return _status_of(error), NO_ENTRY
+        return known_status(reply.status), EntryId(reply.last_add_confirmed)
+
+    async def read(
+        self,
+        request: ReadRequest,
+        member: Member,
+        *,
+        recovery: bool,
+        timeout_s: float,
+    ) -> ReadReply:
+        """Read entries; every entry returned is verified and is the one asked for (E-2).
+
+        A damaged first entry gives EIO; damage further on shortens the reply.
+        """
+        purpose = "recovery" if recovery else "read"
+        flags = Flags.RECOVERY | Flags.FENCE if recovery else Flags.NONE
+        body = encode_read(0, request)[PREFIX_BYTES:]
+        try:
+            channel = self._pool.channel(member.bookie_id, purpose)
+            frame = await channel.call(FrameType.READ, body, timeout_s=timeout_s, flags=flags)
+            reply = decode_read_reply(frame.body, HEADER_BYTES + MAX_PAYLOAD_BYTES)
+        except OctavoError as error:
+            return ReadReply(_status_of(error), NO_ENTRY, [])
+        status = known_status(reply.status)
+        if status is not Status.OK:
+            return ReadReply(status, reply.lac, [])
+        entries = _verified(reply.entries, request)
+        if not entries:
+            _log.error("%s: entry %s of ledger %s is damaged", member, *_where(request))
+            return ReadReply(Status.EIO, reply.lac, [])
+        return ReadReply(Status.OK, reply.lac, entries)
+
+    async def add_recovered(self, member: Member, entry: bytes, *, timeout_s: float) -> Status:
+        """R-5, R-17: write verbatim bytes back with the recovery flag."""
+        try:
+            channel = self._pool.channel(member.bookie_id, "recovery")
+            status = await channel.call_add(
+                member.incarnation.bytes, entry, flags=Flags.RECOVERY, timeout_s=timeout_s
+            )
+        except OctavoError as error:
+            return _status_of(error)
+        return known_status(status)
+
+    async def read_lac(
+        self, ledger_id: LedgerId, member: Member, *, previous: int, wait_s: float, timeout_s: float
+    ) -> LacReply:
+        """RD-7: the LAC, held back by the bookie up to `wait_s` until it is above `previous`."""
+        body = bookie_pb2.ReadLacRequest(
+            ledger_id=ledger_id,
+            previous=previous,
+            timeout_ms=round(wait_s * 1000),
+            incarnation=str(member.incarnation),
+        ).SerializeToString()
+        try:
+            channel = self._pool.channel(member.bookie_id, "read")
+            frame = await channel.call(FrameType.READ_LAC, body, timeout_s=wait_s + timeout_s)
+            reply = bookie_pb2.ReadLacReply.FromString(frame.body)
+        except DecodeError:
+            return LacReply(Status.UNKNOWN, NO_ENTRY, False)
+        except OctavoError as error:
+            return LacReply(_status_of(error), NO_ENTRY, False)
+        status = known_status(reply.status)
+        return LacReply(status, EntryId(reply.last_add_confirmed), reply.fenced)
+
+
+def _where(request: ReadRequest) -> tuple[int, int]:
+    return request.first_entry, request.ledger_id
+
+
+def _verified(entries: Sequence[bytes], request: ReadRequest) -> list[bytes]:
+    good: list[bytes] = []
+    for position, entry in enumerate(entries[: request.max_count]):
+        try:
+            header = verify(entry)
+        except CorruptEntry:
+            break
+        if header.ledger_id != request.ledger_id:
+            break
+        if header.entry_id != request.first_entry + position:
+            break
+        good.append(entry)
+    return good
