@@ -1,0 +1,90 @@
+"""Settings of one bookie process; every limit has its default and its unit here."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from octavo.bookie.journal.segment import MAX_SEGMENT_BYTES
+from octavo.runtime.config import FrozenSettings
+
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class BookieConfig(FrozenSettings):
+    """Configuration of a bookie (environment prefix OCTAVO_BOOKIE_)."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_BOOKIE_")
+
+    bookie_id: str
+    """Configured name; never derived from an address others may reuse (B-28)."""
+    data_dir: pathlib.Path
+    metadata_url: str = "embedded://127.0.0.1:7660/octavo"
+    host: str = "127.0.0.1"
+    """Address to bind and, unless `advertised_host` is set, to register."""
+    advertised_host: str = ""
+    port: int = Field(0, ge=0, le=65535)
+    """Port of the framed protocol; 0 takes a free one."""
+    control_port: int = Field(0, ge=0, le=65535)
+    """Port of the gRPC control service; 0 takes a free one."""
+    fault_domain: str = ""
+    metadata_session_timeout_s: float = Field(30.0, gt=0)
+    registration_wait_s: float = Field(30.0, ge=0)
+    """How long the registration of a previous process may outlive it before start-up fails
+    (B-28)."""
+    accept_data_loss: bool = False
+    """Start although the history is in doubt: takes a new incarnation (B-23, B-25)."""
+
+    # journal (6.4)
+    segment_bytes: int = Field(256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)
+    group_commit_max_bytes: int = Field(4 << 20, ge=4096)
+    queue_max_records: int = Field(10_000, ge=1)
+    queue_max_bytes: int = Field(64 << 20, ge=4096)
+    idle_mark_s: float = Field(1.0, gt=0)
+    sync_log_s: float = Field(1.0, gt=0)
+    sync_read_only_s: float = Field(30.0, gt=0)
+    """A sync that takes longer makes the bookie read-only (B-9)."""
+
+    # index (6.7)
+    memtable_flush_s: float = Field(60.0, gt=0)
+    memtable_bytes: int = Field(64 << 20, ge=1 << 16)
+
+    # disk space (6.13)
+    disk_warn_ratio: float = Field(0.90, gt=0, le=1)
+    disk_read_only_ratio: float = Field(0.95, gt=0, le=1)
+    disk_writable_ratio: float = Field(0.93, gt=0, le=1)
+    """Below this the bookie is writable again; at least 2 points under `disk_read_only_ratio`."""
+    disk_reserve_segments: float = Field(2.0, ge=0)
+    """Less free space than this many segments also means read-only."""
+    disk_check_s: float = Field(10.0, gt=0)
+
+    # requests
+    ledgers_in_memory_max: int = Field(100_000, ge=1)
+    reader_threads: int = Field(2, ge=1)
+    reads_in_flight_max: int = Field(512, ge=1)
+    read_reply_max_bytes: int = Field(4 << 20, ge=4096)
+    connection_in_flight_max_bytes: int = Field(16 << 20, ge=4096)
+    """Add bytes of one connection not yet answered; above it the socket is not read."""
+    connections_max: int = Field(4096, ge=1)
+    long_polls_max: int = Field(10_000, ge=1)
+    long_poll_max_s: float = Field(30.0, gt=0)
+    refusal_cache_s: float = Field(60.0, ge=0)
+    """How long an admission refusal is remembered (B-32)."""
+
+    @field_validator("bookie_id")
+    @classmethod
+    def _valid_id(cls, value: str) -> str:
+        if not _BOOKIE_ID.fullmatch(value):
+            raise ValueError("use 1 to 100 of A-Z a-z 0-9 . _ - and start with a letter or digit")
+        return value
+
+    @model_validator(mode="after")
+    def _related(self) -> BookieConfig:
+        if self.disk_writable_ratio > self.disk_read_only_ratio - 0.02 + 1e-9:
+            raise ValueError("disk_writable_ratio must be at least 0.02 below disk_read_only_ratio")
+        if self.disk_warn_ratio > self.disk_read_only_ratio:
+            raise ValueError("disk_warn_ratio must not exceed disk_read_only_ratio")
+        return self

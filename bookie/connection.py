@@ -1,0 +1,402 @@
+"""One client connection of the framed wire at the server's end (design.md §4, spec/ledger.md §6).
+
+Owns the handshake, the dispatch of frames to the store, the batching of replies, and the
+back-pressure of this connection: bytes of adds not yet answered are bounded by pausing the socket.
+A malformed body is answered with an ERROR frame; a malformed stream closes this connection only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.store import BookieStore, LacAnswer
+from octavo.proto import bookie_pb2
+from octavo.proto.bookie_wire import (
+    MAX_ENTRIES_PER_FRAME,
+    MAX_FRAME_BYTES,
+    VERSION,
+    Flags,
+    Frame,
+    FrameType,
+    Status,
+    decode_add,
+    decode_read,
+    encode_add_reply,
+    encode_frame,
+    encode_read_reply,
+)
+from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
+from octavo.proto.framed import FramedConnection
+from octavo.runtime.checksum import crc32c
+from octavo.runtime.errors import InvalidRequest, MessageTooLarge, OctavoError, WrongCluster
+from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.telemetry import get_logger
+
+MAX_ENTRY_BYTES = HEADER_BYTES + MAX_PAYLOAD_BYTES
+REQUESTS_PER_CONNECTION_MAX = 4096
+"""Requests other than adds that one connection may have open; beyond it OVERLOADED."""
+
+_log = get_logger("octavo.bookie.connection")
+M = TypeVar("M", bound=Message)
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    config: BookieConfig
+
+    @property
+    def store(self) -> BookieStore:
+        """The store requests go to."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster this bookie belongs to."""
+        ...
+
+    @property
+    def incarnation(self) -> uuid.UUID:
+        """The incarnation requests must be addressed to."""
+        ...
+
+    @property
+    def salvage(self) -> frozenset[bytes]:
+        """Older incarnations, which get salvage answers (B-25)."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """False while starting or stopping: NOT_READY."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """True while the journal's queue is so full that adds should wait in their sockets."""
+        ...
+
+    def wait_uncrowded(self, session: Session) -> None:
+        """Call `session.resume()` when the queue has drained."""
+        ...
+
+
+class Session:
+    """The server's side of one connection."""
+
+    def __init__(self, host: Host, tasks: TaskOwner, on_end: Callable[[Session], None]) -> None:
+        self._host = host
+        self._tasks = tasks
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._incarnation = host.incarnation.bytes
+        self._greeted = False
+        self._replies: list[bytes] = []
+        self._flush_planned = False
+        self._in_flight_bytes = 0
+        self._open_requests = 0
+        self._paused = False
+        self._refused = False
+        self.connection = FramedConnection(self._on_frame, self._on_closed, self._on_open)
+
+    # --- connection events ------------------------------------------------------------------
+
+    def _on_open(self, connection: FramedConnection) -> None:
+        if self._refused:
+            connection.abort()
+        else:
+            connection.start_keepalive()
+
+    def refuse(self) -> None:
+        """End the connection as soon as it is made: too many are open."""
+        self._refused = True
+
+    def _on_closed(self, connection: FramedConnection, reason: OctavoError | None) -> None:
+        if reason is not None:
+            _log.warning("connection-ended", peer=connection.peer, cause=str(reason))
+        self._on_end(self)
+
+    def _on_frame(self, connection: FramedConnection, frame: Frame) -> None:
+        try:
+            self._dispatch(frame)
+        except MessageTooLarge as error:
+            self._error(frame.request_id, Status.TOO_LARGE, error.cause)
+        except (InvalidRequest, DecodeError, ValueError) as error:
+            self._error(frame.request_id, Status.BAD_REQUEST, str(error))
+
+    def _dispatch(self, frame: Frame) -> None:
+        if frame.type == FrameType.ADD and self._greeted:
+            self._on_add(frame)
+        elif frame.type == FrameType.HELLO:
+            self._on_hello(frame)
+        elif not self._greeted:
+            self._error(frame.request_id, Status.BAD_REQUEST, "say hello first")
+            self.connection.close()
+        elif frame.type == FrameType.READ:
+            self._on_read(frame)
+        elif frame.type == FrameType.FENCE:
+            self._on_fence(frame)
+        elif frame.type == FrameType.READ_LAC:
+            self._on_read_lac(frame)
+        elif frame.type == FrameType.WRITE_LAC:
+            self._on_write_lac(frame)
+        else:
+            self._error(frame.request_id, Status.BAD_REQUEST, f"unknown frame type {frame.type}")
+
+    # --- replies ----------------------------------------------------------------------------
+
+    def _send(self, buffers: list[bytes]) -> None:
+        """Queue buffers; everything queued in one turn of the loop leaves in one write."""
+        self._replies += buffers
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        replies, self._replies = self._replies, []
+        self.connection.send(replies)
+
+    def _error(self, request_id: int, status: Status, cause: str) -> None:
+        body = bookie_pb2.ErrorReply(status=status, cause=cause).SerializeToString()
+        self.connection.send([encode_frame(FrameType.ERROR, request_id, body)])
+
+    def _reply(self, frame_type: FrameType, request_id: int, message: Message) -> None:
+        self._send([encode_frame(frame_type, request_id, message.SerializeToString())])
+
+    # --- hello ------------------------------------------------------------------------------
+
+    def _on_hello(self, frame: Frame) -> None:
+        hello = _parse(bookie_pb2.Hello(), frame.body)
+        host = self._host
+        if hello.protocol_version != VERSION:
+            self._error(
+                frame.request_id,
+                Status.BAD_VERSION,
+                f"protocol version {hello.protocol_version}, this bookie speaks {VERSION}",
+            )
+            self.connection.close()
+            return
+        if hello.cluster_id and hello.cluster_id != host.cluster_id:
+            error = WrongCluster(f"this bookie belongs to cluster {host.cluster_id}")
+            self._error(frame.request_id, Status.BAD_REQUEST, str(error))
+            self.connection.close()
+            return
+        self._greeted = True
+        self._reply(
+            FrameType.HELLO_REPLY,
+            frame.request_id,
+            bookie_pb2.HelloReply(
+                protocol_version=VERSION,
+                cluster_id=host.cluster_id,
+                bookie_id=host.config.bookie_id,
+                incarnation=str(host.incarnation),
+                max_frame_bytes=MAX_FRAME_BYTES,
+                max_entries_per_frame=MAX_ENTRIES_PER_FRAME,
+                max_entry_bytes=MAX_ENTRY_BYTES,
+            ),
+        )
+
+    # --- adds -------------------------------------------------------------------------------
+
+    def _on_add(self, frame: Frame) -> None:
+        request_id = frame.request_id
+        incarnation, entries = decode_add(frame.body, MAX_ENTRY_BYTES)
+        count = len(entries)
+        if not self._host.ready:
+            self._send([encode_add_reply(request_id, [Status.NOT_READY] * count)])
+            return
+        if incarnation != self._incarnation:
+            self._send([encode_add_reply(request_id, [Status.WRONG_INCARNATION] * count)])
+            return
+        nbytes = len(frame.body)
+        self._in_flight_bytes += nbytes
+
+        def reply(statuses: list[Status] | None) -> None:
+            self._in_flight_bytes -= nbytes
+            if statuses is None:
+                self._send([encode_frame(FrameType.ADD_REPLY, request_id, flags=Flags.ALL_OK)])
+            else:
+                self._send([encode_add_reply(request_id, statuses)])
+            if self._paused:
+                self.resume()
+
+        recovery = bool(frame.flags & Flags.RECOVERY)
+        self._host.store.add(entries, nbytes, recovery=recovery, reply=reply)
+        if self._in_flight_bytes > self._host.config.connection_in_flight_max_bytes:
+            self._pause()
+        elif self._host.crowded and self._in_flight_bytes:
+            self._pause()
+            self._host.wait_uncrowded(self)
+
+    def _pause(self) -> None:
+        self._paused = True
+        self.connection.pause_reading()
+
+    def resume(self) -> None:
+        """Read the socket again if this connection's own budget and the journal allow it."""
+        limit = self._host.config.connection_in_flight_max_bytes
+        if self._paused and self._in_flight_bytes <= limit // 2 and not self._host.crowded:
+            self._paused = False
+            self.connection.resume_reading()
+
+    # --- other requests ---------------------------------------------------------------------
+
+    def _serve(
+        self, name: str, request_id: int, work: Coroutine[Any, Any, None], busy: list[bytes]
+    ) -> None:
+        """Run one request as a task of the server; `busy` is the answer when too many are open."""
+        if self._open_requests >= REQUESTS_PER_CONNECTION_MAX:
+            work.close()
+            self._send(busy)
+            return
+        self._open_requests += 1
+
+        async def run() -> None:
+            try:
+                await work
+            except OctavoError as error:
+                _log.error("request-failed", request=name, cause=str(error))
+                self._error(request_id, Status.EIO, error.cause)
+            finally:
+                self._open_requests -= 1
+
+        self._tasks.spawn(run(), name=name)
+
+    def _address(self, incarnation: bytes) -> Status:
+        """OK for the present incarnation, UNKNOWN for salvage (B-25), else why not."""
+        if not self._host.ready:
+            return Status.NOT_READY
+        if incarnation == self._incarnation:
+            return Status.OK
+        return Status.UNKNOWN if incarnation in self._host.salvage else Status.WRONG_INCARNATION
+
+    def _on_read(self, frame: Frame) -> None:
+        request = decode_read(frame.body)
+        addressed = self._address(request.incarnation)
+        if addressed not in (Status.OK, Status.UNKNOWN):
+            self._send(encode_read_reply(frame.request_id, addressed, -1, []))
+            return
+
+        async def read() -> None:
+            await self.connection.wait_writable()
+            answer = await self._host.store.read(
+                request.ledger_id,
+                request.first_entry,
+                request.max_count,
+                request.max_bytes,
+                fence=bool(frame.flags & Flags.FENCE),
+                salvage=addressed is Status.UNKNOWN,
+            )
+            self._send(encode_read_reply(frame.request_id, *answer))
+
+        busy = encode_read_reply(frame.request_id, Status.OVERLOADED, -1, [])
+        self._serve("read", frame.request_id, read(), busy)
+
+    def _on_fence(self, frame: Frame) -> None:
+        request = _parse(bookie_pb2.FenceRequest(), frame.body)
+        addressed = self._address(_incarnation_bytes(request.incarnation))
+        ledger_id = _ledger_id(request.ledger_id)
+        if addressed not in (Status.OK, Status.UNKNOWN):
+            message = bookie_pb2.FenceReply(status=addressed, last_add_confirmed=-1)
+            self._reply(FrameType.FENCE_REPLY, frame.request_id, message)
+            return
+
+        async def fence() -> None:
+            store = self._host.store
+            if addressed is Status.OK:
+                answer = await store.fence(ledger_id)
+            else:
+                # B-25: the address itself is the fence; nothing addressed to it is ever added
+                # again.
+                known = await store.read_lac(ledger_id, -1, 0)
+                answer = known._replace(status=Status.OK)
+            self._reply(
+                FrameType.FENCE_REPLY,
+                frame.request_id,
+                bookie_pb2.FenceReply(status=answer.status, last_add_confirmed=answer.lac),
+            )
+
+        busy = bookie_pb2.FenceReply(status=Status.OVERLOADED, last_add_confirmed=-1)
+        self._serve(
+            "fence",
+            frame.request_id,
+            fence(),
+            [encode_frame(FrameType.FENCE_REPLY, frame.request_id, busy.SerializeToString())],
+        )
+
+    def _on_read_lac(self, frame: Frame) -> None:
+        request = _parse(bookie_pb2.ReadLacRequest(), frame.body)
+        addressed = self._address(_incarnation_bytes(request.incarnation))
+        ledger_id = _ledger_id(request.ledger_id)
+        if addressed not in (Status.OK, Status.UNKNOWN):
+            self._send([_lac_reply(frame.request_id, LacAnswer(addressed, -1, False, -1))])
+            return
+
+        async def read_lac() -> None:
+            timeout_s = request.timeout_ms / 1000
+            answer = await self._host.store.read_lac(ledger_id, request.previous, timeout_s)
+            if addressed is Status.UNKNOWN and answer.status is not Status.OK:
+                answer = answer._replace(status=Status.UNKNOWN)
+            self._send([_lac_reply(frame.request_id, answer)])
+
+        busy = _lac_reply(frame.request_id, LacAnswer(Status.OVERLOADED, -1, False, -1))
+        self._serve("read-lac", frame.request_id, read_lac(), [busy])
+
+    def _on_write_lac(self, frame: Frame) -> None:
+        request = _parse(bookie_pb2.WriteLac(), frame.body)
+        addressed = self._address(_incarnation_bytes(request.incarnation))
+        ledger_id = _ledger_id(request.ledger_id)
+        lac = request.last_add_confirmed
+        digest = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True)
+        if addressed is Status.UNKNOWN:
+            addressed = Status.WRONG_INCARNATION
+        elif addressed is Status.OK and (lac < -1 or crc32c(digest) != request.crc32c):
+            addressed = Status.BAD_DIGEST
+        if addressed is not Status.OK:
+            message = bookie_pb2.WriteLacReply(status=addressed)
+            self._reply(FrameType.WRITE_LAC_REPLY, frame.request_id, message)
+            return
+
+        async def write_lac() -> None:
+            status = await self._host.store.write_lac(ledger_id, lac)
+            message = bookie_pb2.WriteLacReply(status=status)
+            self._reply(FrameType.WRITE_LAC_REPLY, frame.request_id, message)
+
+        busy = bookie_pb2.WriteLacReply(status=Status.OVERLOADED).SerializeToString()
+        self._serve(
+            "write-lac",
+            frame.request_id,
+            write_lac(),
+            [encode_frame(FrameType.WRITE_LAC_REPLY, frame.request_id, busy)],
+        )
+
+
+def _parse(message: M, body: bytes) -> M:
+    message.ParseFromString(body)
+    return message
+
+
+def _incarnation_bytes(text: str) -> bytes:
+    return uuid.UUID(text).bytes
+
+
+def _ledger_id(value: int) -> int:
+    if value < 0:
+        raise InvalidRequest(f"ledger id {value} is negative")
+    return value
+
+
+def _lac_reply(request_id: int, answer: LacAnswer) -> bytes:
+    message = bookie_pb2.ReadLacReply(
+        status=answer.status,
+        last_add_confirmed=answer.lac,
+        fenced=answer.fenced,
+        last_entry_stored=answer.last_entry,
+    )
+    return encode_frame(FrameType.READ_LAC_REPLY, request_id, message.SerializeToString())

@@ -1,0 +1,67 @@
+"""The gRPC control service of a bookie: health and information; never on the data path (design.md
+§4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+
+from octavo.proto import bookie_pb2, bookie_pb2_grpc
+
+SERVICE = "octavo.bookie.BookieControl"
+STOP_GRACE_S = 1.0
+
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+class _Control(bookie_pb2_grpc.BookieControlServicer):
+    def __init__(self, info: Callable[[], bookie_pb2.InfoReply]) -> None:
+        self._info = info
+
+    async def Info(
+        self,
+        request: bookie_pb2.InfoRequest,
+        context: grpc.aio.ServicerContext[bookie_pb2.InfoRequest, bookie_pb2.InfoReply],
+    ) -> bookie_pb2.InfoReply:
+        """What this bookie is and how much it did."""
+        return self._info()
+
+
+class ControlServer:
+    """Owns the gRPC server; health is NOT_SERVING until `set_serving(True)`."""
+
+    def __init__(self, info: Callable[[], bookie_pb2.InfoReply]) -> None:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        servicer: Any = _Control(info)
+        bookie_pb2_grpc.add_BookieControlServicer_to_server(servicer, self._server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port."""
+        await self.set_serving(False)
+        bound = self._server.add_insecure_port(f"{host}:{port}")
+        await self._server.start()
+        return bound
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health checkers whether requests are answered."""
+        reply = health_pb2.HealthCheckResponse
+        status = reply.SERVING if serving else reply.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, status)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(STOP_GRACE_S)

@@ -1,0 +1,246 @@
+"""Who this bookie is and whether its directory is the one it claims (spec/ledger.md §6.11, B-27,
+B-23, B-25).
+
+Owns the decision over the two cookies (metadata store, data directory), the directory lock and the
+boot counter. A mix that is not clearly right is refused with a sentence that says what to do; it is
+never repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pathlib
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from octavo.metadata.bookies import Cookie, CookieCatalog, VersionedCookie
+from octavo.runtime.disk import Disk
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import KeyExists, MetadataCorrupt, StorageFailed, VersionConflict
+
+COOKIE_FILE = "cookie"
+FIRST_COOKIE_FILE = "cookie.first"
+"""What a new bookie is about to register: lets a first boot that was cut short be told from a lost
+cookie."""
+LOCK_FILE = "LOCK"
+DIRECTORY_ROLE = "data"
+
+ACCEPT_HINT = (
+    "restore the right directory, or start once with --accept-data-loss: the bookie then gets a "
+    "new incarnation, and what it lost is copied back from the other replicas"
+)
+
+
+class BootKind(Enum):
+    """What the two cookies mean."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    """A first boot that was cut short before it served anything."""
+    NORMAL = "normal"
+    DOUBTFUL = "doubtful"
+    """The history is in doubt (B-23): only with accept-data-loss, under a new incarnation."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Result of comparing the cookies."""
+
+    kind: BootKind
+    cause: str = ""
+
+
+def judge_cookies(
+    bookie_id: str,
+    instance_id: str,
+    stored: Cookie | None,
+    local: Cookie | None,
+    *,
+    directory_empty: bool,
+    intended: Cookie | None = None,
+) -> Judgement:
+    """B-27; `intended` is what this directory's interrupted first boot wanted to register. Raises
+    StorageFailed for mixes that no data-loss command may override."""
+    if local is not None:
+        if local.bookie_id != bookie_id:
+            raise StorageFailed(
+                f"the data directory belongs to bookie {local.bookie_id!r}, this is {bookie_id!r}",
+                hint="check --id and --data",
+            )
+        if local.instance_id != instance_id:
+            raise StorageFailed(
+                f"the data directory belongs to cluster {local.instance_id}, not {instance_id}",
+                hint="check --metadata and --data",
+            )
+    if stored is None:
+        if local is not None:
+            raise StorageFailed(
+                f"the cluster does not know bookie {bookie_id!r}, but its directory has a cookie",
+                hint="the cookie was deleted (decommissioned?) or the metadata store was replaced",
+            )
+        if not directory_empty:
+            raise StorageFailed(
+                f"bookie {bookie_id!r} is new, but its data directory is not empty",
+                hint="give a new bookie an empty directory",
+            )
+        return Judgement(BootKind.NEW)
+    if local is None and stored == intended:
+        return Judgement(BootKind.RESUMED)
+    if local is None:
+        return Judgement(BootKind.DOUBTFUL, "the data directory lost its cookie, or was replaced")
+    if stored.directories != local.directories:
+        raise StorageFailed(
+            f"the directory is not the one bookie {bookie_id!r} registered",
+            hint="another bookie's directory, or a copy, is mounted here",
+        )
+    if stored.incarnation != local.incarnation:
+        return Judgement(BootKind.DOUBTFUL, "the directory is of an older incarnation")
+    if local.boot_counter < stored.boot_counter:
+        return Judgement(
+            BootKind.DOUBTFUL,
+            f"the directory was rolled back: boot counter {local.boot_counter}, "
+            f"the cluster knows {stored.boot_counter}",
+        )
+    return Judgement(BootKind.NORMAL)
+
+
+class DirectoryLock:
+    """An exclusive lock on a data directory, held until `release()` or the end of the process."""
+
+    def __init__(self, data_dir: pathlib.Path) -> None:
+        self._fd = os.open(data_dir / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise StorageFailed(
+                f"{data_dir} is in use by another process",
+                hint="two bookies never share a data directory",
+            ) from None
+
+    def release(self) -> None:
+        """Unlock."""
+        os.close(self._fd)
+
+
+def read_local_cookie(data_dir: pathlib.Path, disk: Disk, name: str = COOKIE_FILE) -> Cookie | None:
+    """The directory's cookie; raises StorageFailed when it cannot be trusted."""
+    try:
+        data = disk.read(data_dir / name)
+    except FileNotFoundError:
+        return None
+    try:
+        return Cookie.from_bytes(data)
+    except MetadataCorrupt as error:
+        raise StorageFailed(f"{data_dir / name} is damaged: {error.cause}") from error
+
+
+class Identity:
+    """The cookies of a running bookie; moves them forward, directory first (B-27)."""
+
+    def __init__(
+        self,
+        data_dir: pathlib.Path,
+        disk: Disk,
+        catalog: CookieCatalog,
+        entropy: Entropy,
+        bookie_id: str,
+        instance_id: str,
+    ) -> None:
+        self._data_dir = data_dir
+        self._disk = disk
+        self._catalog = catalog
+        self._entropy = entropy
+        self._bookie_id = bookie_id
+        self._instance_id = instance_id
+        self._stored: VersionedCookie | None = None
+        self._cookie: Cookie | None = None
+        self.expected_directory = ""
+        """Uuid of the directory the store's cookie named when this boot began."""
+        self._bumping = asyncio.Lock()  # one bump at a time; held across I/O on purpose
+
+    @property
+    def cookie(self) -> Cookie:
+        """The identity under which this process serves."""
+        if self._cookie is None:
+            raise StorageFailed("identity is not established yet")
+        return self._cookie
+
+    async def compare(self, *, directory_empty: bool) -> Judgement:
+        """Read both cookies and judge them."""
+        self._stored = await self._catalog.read_cookie(self._bookie_id)
+        local = await asyncio.to_thread(read_local_cookie, self._data_dir, self._disk)
+        intended = await asyncio.to_thread(
+            read_local_cookie, self._data_dir, self._disk, FIRST_COOKIE_FILE
+        )
+        stored = self._stored.cookie if self._stored else None
+        if stored is not None:
+            self.expected_directory = stored.directories.get(DIRECTORY_ROLE, "")
+        judgement = judge_cookies(
+            self._bookie_id,
+            self._instance_id,
+            stored,
+            local,
+            directory_empty=directory_empty,
+            intended=intended,
+        )
+        if judgement.kind is BootKind.NORMAL:
+            self._cookie = local
+        elif judgement.kind is BootKind.RESUMED:
+            self._cookie = stored
+        return judgement
+
+    async def create(self) -> None:
+        """A new bookie: the store's cookie first, which must not exist (B-27)."""
+        cookie = Cookie(
+            bookie_id=self._bookie_id,
+            instance_id=self._instance_id,
+            incarnation=self._entropy.uuid(),
+            directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
+        )
+        await asyncio.to_thread(
+            self._disk.replace, self._data_dir / FIRST_COOKIE_FILE, cookie.to_bytes()
+        )
+        try:
+            self._stored = await self._catalog.create_cookie(cookie)
+        except KeyExists:
+            raise StorageFailed(f"another bookie took the id {self._bookie_id!r}") from None
+        self._cookie = cookie
+
+    async def renew(self) -> None:
+        """B-25: a new incarnation, committed before anything is served; the old one goes to
+        salvage."""
+        if self._stored is None:
+            raise StorageFailed("there is no incarnation to replace")
+        old = self._stored.cookie
+        cookie = replace(
+            old,
+            incarnation=self._entropy.uuid(),
+            salvage=(old.incarnation, *old.salvage),
+            directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
+        )
+        try:
+            self._stored = await self._catalog.update_cookie(self._stored, cookie)
+        except VersionConflict:
+            raise StorageFailed(
+                f"another process changed the cookie of {self._bookie_id!r}"
+            ) from None
+        self._cookie = cookie
+
+    async def bump(self, segment: int) -> None:
+        """Raise the boot counter to the newest segment's number, in the directory first.
+
+        A counter of the directory below the store's means that the directory was rolled back; a
+        newest segment below the directory's counter means that segments were lost (B-23, B-27).
+        """
+        async with self._bumping:
+            if self._stored is None:
+                raise StorageFailed("identity is not established yet")
+            bumped = replace(self.cookie, boot_counter=max(self.cookie.boot_counter, segment))
+            await asyncio.to_thread(
+                self._disk.replace, self._data_dir / COOKIE_FILE, bumped.to_bytes()
+            )
+            self._cookie = bumped
+            self._stored = await self._catalog.update_cookie(self._stored, bumped)

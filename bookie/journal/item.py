@@ -1,0 +1,71 @@
+"""What travels through the append stream: from the loop to the commit thread to the index
+thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from octavo.bookie.journal.segment import CONTROL, Position, RecordType, SegmentHeader
+from octavo.proto.bookie_wire import Status
+from octavo.runtime.disk import Appender
+
+OnDone = Callable[[Status], None]
+
+EntryHead = tuple[int, int, int, int, int]
+"""(ledger id, entry id, lac, length, crc): an entry's header as unpacked once on the loop."""
+
+ControlRecord = tuple[RecordType, int, int]
+"""(type, ledger id, value)."""
+
+
+class JournalItem:
+    """One unit of work of the stream: control records, then entries; acknowledged as a whole.
+
+    Made on the loop, not changed after `submit()` except `offset`, which the commit thread sets.
+    """
+
+    __slots__ = ("controls", "entries", "heads", "lazy", "nbytes", "offset", "on_done", "reserve")
+
+    def __init__(
+        self,
+        heads: list[EntryHead],
+        entries: list[bytes],
+        on_done: OnDone,
+        *,
+        controls: tuple[ControlRecord, ...] = (),
+        reserve: bool = False,
+        lazy: bool = False,
+    ) -> None:
+        self.heads = heads
+        self.entries = entries
+        self.controls = controls
+        self.on_done = on_done
+        self.reserve = reserve
+        """May use the space kept back for fences and recovery (6.13)."""
+        self.lazy = lazy
+        """Does not force a sync of its own (explicit LAC, RD-6)."""
+        self.nbytes = sum(map(len, entries)) + CONTROL.size * len(controls)
+        self.offset = 0
+        """Where the first record's bytes lie in the segment."""
+
+    @property
+    def records(self) -> int:
+        """Records of this item."""
+        return len(self.entries) + len(self.controls)
+
+
+class CommittedGroup(NamedTuple):
+    """Items that are durable, for the index thread; `mark` is the stream's durable end with
+    them."""
+
+    segment: int
+    items: list[JournalItem]
+    mark: Position
+
+
+class RetiredSegment(NamedTuple):
+    """A full segment, all of whose groups were handed over before: to be sealed with a footer."""
+
+    header: SegmentHeader
+    appender: Appender

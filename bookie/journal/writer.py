@@ -1,0 +1,353 @@
+"""Group commit of one append stream on one dedicated thread (spec/ledger.md §6.4, B-6..B-9).
+
+The loop submits items; the commit thread takes all that are queued (up to `group_max_bytes`),
+writes them as one batch, syncs once, and acknowledges all through one `call_soon_threadsafe`;
+meanwhile the next group forms. Any failed write or sync ends the thread (fail-stop, B-8): nothing
+after it is ever acknowledged and no sync is retried. A segment that cannot be allocated refuses
+ordinary items with DISK_FULL and the stream lives on (6.13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import pathlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
+from octavo.bookie.journal.segment import (
+    BATCH_HEADER_BYTES,
+    CONTROL,
+    MAX_SEGMENT_BYTES,
+    Position,
+    SegmentHeader,
+    encode_batch,
+    encode_segment_header,
+)
+from octavo.proto.bookie_wire import Status
+from octavo.runtime.clock import Clock
+from octavo.runtime.disk import Appender, Disk
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import IllegalStateError, StorageFailed
+from octavo.runtime.invariant import invariant
+
+JOIN_BELOW_BYTES = 8 * 1024
+"""Items whose entries are smaller on average are joined into one buffer: fewer iovecs, fewer crc
+calls."""
+RESERVE_RECORDS = 1000
+"""Fences and recovery are queued beyond the ordinary bound by this much (B-9, 6.13)."""
+
+
+def segment_name(number: int) -> str:
+    """File name of a segment; names sort as numbers do."""
+    return f"{number:016x}.seg"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name, or None for another file."""
+    stem, dot, suffix = name.partition(".")
+    if not dot or suffix != "seg" or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class JournalOptions:
+    """Limits of one stream."""
+
+    segment_bytes: int
+    group_max_bytes: int
+    queue_max_records: int
+    queue_max_bytes: int
+    idle_mark_s: float = 1.0
+    """B-15: an idle stream writes one empty batch after this long, which proves the batch before
+    it."""
+
+
+class _NoSpaceError(OSError):
+    """No space for a new segment: the one disk error that is not fail-stop (6.13)."""
+
+
+def _batch_bytes(items: list[JournalItem]) -> int:
+    return BATCH_HEADER_BYTES + sum(4 * item.records + item.nbytes for item in items)
+
+
+class JournalWriter:
+    """The only writer of a stream.
+
+    Args:
+        template: identity written into every segment header (stream, instance, incarnation).
+        sink: called on the commit thread with what became durable, in stream order; may block.
+        on_failure: called on the loop once when the stream has stopped for good.
+        on_roll: called on the loop after a new segment was created.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        disk: Disk,
+        template: SegmentHeader,
+        options: JournalOptions,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        sink: Callable[[CommittedGroup | RetiredSegment], None],
+        on_failure: Callable[[BaseException], None],
+        on_roll: Callable[[int], None],
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._header = template
+        self._options = options
+        self._clock = clock
+        self._entropy = entropy
+        self._sink = sink
+        self._on_failure = on_failure
+        self._on_roll = on_roll
+        self._condition = threading.Condition()
+        self._queue: deque[JournalItem] = deque()  # guarded by _condition
+        self._urgent = 0  # queued items that are not lazy; guarded by _condition
+        self._stopping = False  # guarded by _condition
+        self._failed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        # The rest belongs to the commit thread, or to open() before it runs.
+        self._appender: Appender | None = None
+        self._sequence = 0
+        self._salt = 0
+        self._unproven = (
+            False  # a batch with records is not yet named durable by a later one (B-15)
+        )
+        # Read by the loop; each is written by one side only.
+        self.queued_records = 0
+        self.queued_bytes = 0
+        self.sync_started_s: float | None = None
+        self.bytes_written = 0
+        self.syncs = 0
+        self.durable = template.durable_up_to
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment being written."""
+        return self._header.number
+
+    # --- the loop's side --------------------------------------------------------------------
+
+    def open(self, number: int, durable_up_to: Position) -> Position:
+        """Create the first segment (blocking); returns its start. Raises OSError."""
+        self._create_segment(number, durable_up_to, self._options.segment_bytes, 0)
+        return self.durable
+
+    def start(self) -> None:
+        """Start the commit thread; the running loop receives acknowledgements."""
+        if self._appender is None or self._thread is not None:
+            raise IllegalStateError("the stream needs open() once before start()")
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="journal-commit", daemon=True)
+        self._thread.start()
+
+    def has_room(self, records: int, nbytes: int, *, reserve: bool = False) -> bool:
+        """True if an item of this size may be submitted now (B-9)."""
+        extra = RESERVE_RECORDS if reserve else 0
+        return (
+            not self._failed
+            and self.queued_records + records <= self._options.queue_max_records + extra
+            and self.queued_bytes + nbytes <= self._options.queue_max_bytes * (2 if reserve else 1)
+        )
+
+    def fill(self) -> float:
+        """How full the queue is, 0..1."""
+        options = self._options
+        return max(
+            self.queued_records / options.queue_max_records,
+            self.queued_bytes / options.queue_max_bytes,
+        )
+
+    def submit(self, item: JournalItem) -> None:
+        """Queue an item; `has_room()` must have said yes since the last submit. Order of calls is
+        order on disk."""
+        self.queued_records += item.records
+        self.queued_bytes += item.nbytes
+        with self._condition:
+            self._queue.append(item)
+            if not item.lazy:
+                self._urgent += 1
+                if self._urgent == 1:
+                    self._condition.notify()
+
+    def stop(self) -> None:
+        """Write what is queued, prove it with an empty batch, retire the segment, end the thread
+        (blocking)."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _acknowledge(self, items: list[JournalItem], status: Status) -> None:
+        if self._failed:
+            return
+        for item in items:
+            self.queued_records -= item.records
+            self.queued_bytes -= item.nbytes
+        for item in items:
+            item.on_done(status)
+
+    def _report_failure(self, error: BaseException) -> None:
+        self._failed = True
+        self._on_failure(error)
+
+    # --- the commit thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (items := self._gather()) is not None:
+                self._commit(items)
+            self._retire()
+        except Exception as error:  # noqa: BLE001 - B-8: whatever failed, the process must stop
+            self._call_loop(self._report_failure, error)
+
+    def _call_loop(self, function: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return  # the loop is closed: nobody is left to tell
+
+    def _gather(self) -> list[JournalItem] | None:
+        """Items of the next group; empty for an idle mark; None to stop."""
+        with self._condition:
+            while self._urgent == 0 and not self._stopping:
+                waiting = self._unproven or bool(self._queue)
+                timeout = self._options.idle_mark_s if waiting else None
+                if not self._condition.wait(timeout):
+                    break
+            if not self._queue:
+                return None if self._stopping and not self._unproven else []
+            items: list[JournalItem] = []
+            room = self._options.group_max_bytes
+            while self._queue and (not items or self._queue[0].nbytes <= room):
+                item = self._queue.popleft()
+                room -= item.nbytes
+                if not item.lazy:
+                    self._urgent -= 1
+                items.append(item)
+            return items
+
+    def _commit(self, items: list[JournalItem]) -> None:
+        size = _batch_bytes(items)
+        assert self._appender is not None
+        if self._appender.position + size > self._options.segment_bytes and items:
+            items = self._roll(items, size)
+            if not items:
+                return
+        self._write(items)
+        if items:
+            self._call_loop(self._acknowledge, items, Status.OK)
+            self._sink(CommittedGroup(self._header.number, items, self.durable))
+
+    def _roll(self, items: list[JournalItem], size: int) -> list[JournalItem]:
+        """Go on in a new segment; returns the items that may be written, refusing others with
+        DISK_FULL."""
+        old_header, old_appender = self._header, self._appender
+        assert old_appender is not None
+        number = old_header.number + 1
+        try:
+            self._create_segment(number, self.durable, self._options.segment_bytes, size)
+        except _NoSpaceError:
+            self._refuse([item for item in items if not item.reserve])
+            items = [item for item in items if item.reserve]
+            size = _batch_bytes(items)
+            if not items or old_appender.position + size <= self._options.segment_bytes:
+                return items
+            try:
+                self._create_segment(number, self.durable, 0, size)
+            except _NoSpaceError:
+                self._refuse(items)
+                return []
+        self._sink(RetiredSegment(old_header, old_appender))
+        self._call_loop(self._on_roll, self._header.number)
+        return items
+
+    def _refuse(self, items: list[JournalItem]) -> None:
+        if items:
+            self._call_loop(self._acknowledge, items, Status.DISK_FULL)
+
+    def _create_segment(
+        self, number: int, durable_up_to: Position, wanted_bytes: int, first_batch_bytes: int
+    ) -> None:
+        """Reserve space, write the header, sync file, sync directory; then it may be appended to
+        (§6.2)."""
+        header = self._header._replace(
+            number=number,
+            segment_uuid=self._entropy.uuid(),
+            created_ms=self._clock.wall_ms(),
+            durable_up_to=durable_up_to,
+        )
+        encoded = encode_segment_header(header)
+        size = max(wanted_bytes, len(encoded) + first_batch_bytes)
+        invariant(size <= MAX_SEGMENT_BYTES, f"segment of {size} bytes")
+        try:
+            appender = self._disk.create(self._directory / segment_name(number), size)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise _NoSpaceError from error
+            raise
+        appender.write([encoded])
+        appender.sync()
+        self._disk.sync_dir(self._directory)
+        self._appender = appender
+        self._header = header
+        self._salt = header.salt
+        self._sequence = 0
+        self.durable = Position(number, appender.position)
+
+    def _write(self, items: list[JournalItem]) -> None:
+        appender = self._appender
+        assert appender is not None
+        words: list[int] = []
+        data: list[bytes] = []
+        nbytes = 0
+        for item in items:
+            for kind, ledger_id, value in item.controls:
+                words.append(kind << 24 | CONTROL.size)
+                data.append(CONTROL.pack(ledger_id, value))
+            entries = item.entries
+            words.extend(map(len, entries))
+            if item.nbytes < JOIN_BELOW_BYTES * len(entries):
+                data.append(b"".join(entries))
+            else:
+                data.extend(entries)
+            nbytes += item.nbytes
+        start = appender.position
+        head = encode_batch(
+            self._salt, self._header.number, self._sequence, self.durable, words, data, nbytes
+        )
+        offset = start + len(head)
+        for item in items:
+            item.offset = offset
+            offset += item.nbytes
+        appender.write([head, *data])
+        if appender.position != offset:
+            raise StorageFailed(f"batch at {start} ends at {appender.position}, expected {offset}")
+        self._sync(appender)
+        self._sequence += 1
+        self._unproven = bool(items)
+        self.durable = Position(self._header.number, offset)
+        self.bytes_written += offset - start
+
+    def _sync(self, appender: Appender) -> None:
+        self.sync_started_s = self._clock.monotonic()
+        appender.sync()
+        self.sync_started_s = None
+        self.syncs += 1
+
+    def _retire(self) -> None:
+        assert self._appender is not None
+        self._sink(RetiredSegment(self._header, self._appender))

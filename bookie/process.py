@@ -1,0 +1,77 @@
+"""A bookie as a process: metadata, signals, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.server import BookieServer
+from octavo.metadata.connect import connect_store
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from octavo.runtime.errors import OctavoError
+from octavo.runtime.process import run_server
+from octavo.runtime.telemetry import get_logger
+
+EXIT_OK = 0
+EXIT_REFUSED = 1
+"""Start-up was refused; the log says why and what to do."""
+EXIT_FAILED = 70
+"""Fail-stop (B-8) or the id was taken (B-28)."""
+
+_log = get_logger("octavo.bookie.process")
+
+
+def run(config: BookieConfig) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code, which is not 0 after a failure
+    (B-8)."""
+
+    async def main(stop: asyncio.Event) -> int:
+        return await serve(config, stop)
+
+    return run_server(main)
+
+
+async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
+    """Start a bookie and wait for `stop` or its failure."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    _log.info("bookie-config", **config.model_dump(mode="json"))
+    try:
+        store = await connect_store(
+            config.metadata_url,
+            client_name=config.bookie_id,
+            session_timeout_s=config.metadata_session_timeout_s,
+            clock=clock,
+            entropy=entropy,
+        )
+    except OctavoError as error:
+        _log.error("bookie-refused", cause=error.cause, hint=error.hint)
+        return EXIT_REFUSED
+    try:
+        return await _serve_with(
+            BookieServer(config, store=store, clock=clock, entropy=entropy), stop
+        )
+    finally:
+        await store.close()
+
+
+async def _serve_with(server: BookieServer, stop: asyncio.Event) -> int:
+    ended = asyncio.Event()
+    stopped = asyncio.ensure_future(_forward(stop, ended))
+    server.failed.add_done_callback(lambda _: ended.set())
+    try:
+        try:
+            await server.start()
+        except OctavoError as error:
+            _log.error("bookie-refused", cause=error.cause, hint=error.hint)
+            return EXIT_REFUSED
+        await ended.wait()
+        return EXIT_FAILED if server.failed.done() else EXIT_OK
+    finally:
+        stopped.cancel()
+        await server.stop()
+
+
+async def _forward(stop: asyncio.Event, ended: asyncio.Event) -> None:
+    await stop.wait()
+    ended.set()

@@ -1,0 +1,506 @@
+"""The bookie without its sockets: adds, fences, LACs and reads over journal, index and admission.
+
+Owns the ledger objects and the order in which their decisions reach the stream. A decision and its
+`submit()` happen without an await between them, so the stream order is the decision order (B-F1).
+Called by `octavo.bookie.connection`; boot hands it an opened journal and index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from octavo.bookie.adds import AddPart, AddRequest, Reply, Settling
+from octavo.bookie.admission import Admission, AdmissionDesk
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.journal.item import EntryHead, JournalItem
+from octavo.bookie.journal.segment import CONTROL, RecordType
+from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.ledgers import (
+    Fence,
+    Ledger,
+    LedgerTable,
+    Verdict,
+    ids_of,
+    is_sane,
+    judge_add,
+    plan_adds,
+)
+from octavo.bookie.storage.index import EntryIndex
+from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import OctavoError
+from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.telemetry import get_logger
+
+_log = get_logger("octavo.bookie.store")
+
+
+def incarnation_tag(incarnation: uuid.UUID) -> int:
+    """What an admit record says about who was admitted; never 0."""
+    return (incarnation.int >> 64) | 1
+
+
+class ReadAnswer(NamedTuple):
+    """Answer to a read: status, LAC as known, entries from the first one asked for."""
+
+    status: Status
+    lac: int
+    entries: list[bytes]
+
+
+class LacAnswer(NamedTuple):
+    """Answer to a LAC request."""
+
+    status: Status
+    lac: int
+    fenced: bool
+    last_entry: int
+
+
+@dataclass
+class StoreStats:
+    """Counters since start."""
+
+    entries_added: int = 0
+    entries_read: int = 0
+    conflicts: int = 0
+    unreadable: int = 0
+
+
+class BookieStore:
+    """One append stream with its index, as seen by requests. Loop only, except where noted."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        *,
+        incarnation: uuid.UUID,
+        journal: JournalWriter,
+        index: EntryIndex,
+        reader: EntryReader,
+        desk: AdmissionDesk,
+        clock: Clock,
+        on_disk_full: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._tag = incarnation_tag(incarnation)
+        self._journal = journal
+        self._index = index
+        self._reader = reader
+        self._desk = desk
+        self._clock = clock
+        self._on_disk_full = on_disk_full
+        self._table = LedgerTable(config.ledgers_in_memory_max, self._tag)
+        self._loading: dict[int, asyncio.Future[Ledger]] = {}
+        self._looking: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._undecided = 0
+        self._reads = 0
+        self._polls = 0
+        self._tasks = TaskOwner("bookie-store")
+        self._executor = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="reader")
+        self.stats = StoreStats()
+        self.writable = True
+        """Ordinary adds are taken (6.13)."""
+        self.recovery_writable = True
+        """Recovery adds are taken (R-17)."""
+
+    @property
+    def ledgers_in_memory(self) -> int:
+        """Ledger objects alive."""
+        return len(self._table.by_id)
+
+    async def close(self) -> None:
+        """End requests in flight; journal and index belong to the caller."""
+        await self._tasks.close()
+        await self._desk.close()
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def on_visible(self, items: list[JournalItem]) -> None:
+        """The index answers for these items now (B-5)."""
+        for item in items:
+            if item.heads:
+                self.stats.entries_added += len(item.heads)
+                self._table.forget_pending(item.heads)
+            for _, ledger_id, _ in item.controls:
+                self._table.by_id[ledger_id].pins -= 1
+
+    # --- ledger objects ---------------------------------------------------------------------
+
+    async def _ledger(self, ledger_id: int) -> Ledger:
+        """The one object of a ledger, pinned; loads its state when it is not in memory."""
+        ledger = self._table.by_id.get(ledger_id)
+        while ledger is None:
+            loading = self._loading.get(ledger_id)
+            if loading is None:
+                loading = self._tasks.spawn(self._load(ledger_id), name=f"load {ledger_id}")
+                self._loading[ledger_id] = loading
+                loading.add_done_callback(lambda _: self._loading.pop(ledger_id, None))
+            await asyncio.shield(loading)
+            ledger = self._table.by_id.get(ledger_id)
+        ledger.pins += 1
+        return ledger
+
+    async def _load(self, ledger_id: int) -> Ledger:
+        loop = asyncio.get_running_loop()
+        state = await loop.run_in_executor(self._executor, self._index.ledger, ledger_id)
+        return self._table.install(ledger_id, state)
+
+    # --- adds -------------------------------------------------------------------------------
+
+    def add(self, entries: list[bytes], nbytes: int, *, recovery: bool, reply: Reply) -> None:
+        """Store entries; `reply` is called once all of them are durable or refused."""
+        count = len(entries)
+        if not self._journal.has_room(count, nbytes, reserve=recovery):
+            reply([Status.OVERLOADED] * count)
+            return
+        if not (self.recovery_writable if recovery else self.writable):
+            reply([self._unwritable(entry, recovery) for entry in entries])
+            return
+        plan = plan_adds(self._table.by_id, entries, recovery=recovery)
+        request = AddRequest(count, reply)
+        for index, status in plan.refused:
+            request.refuse(index, status)
+        if plan.accepted:
+            undecided = {*plan.undecided, *(index for index, _ in plan.refused)}
+            self._journal.submit(
+                JournalItem(
+                    plan.heads,
+                    plan.accepted,
+                    AddPart(
+                        request,
+                        lambda: [index for index in range(count) if index not in undecided],
+                        lambda: self._refused(plan.heads),
+                    ),
+                    reserve=recovery,
+                ),
+            )
+        for ledger in plan.advanced:
+            ledger.wake()
+        if plan.undecided:
+            self._start_settling(request, entries, plan.undecided, recovery)
+        request.seal()
+
+    def _unwritable(self, entry: bytes, recovery: bool) -> Status:
+        """B-2: a fenced ledger says so even while the bookie is read-only."""
+        ledger = self._table.by_id.get(ids_of(entry).ledger_id) if len(entry) >= 36 else None
+        if ledger is not None and ledger.fenced and not recovery:
+            return Status.FENCED
+        return Status.READONLY
+
+    def _refused(self, heads: list[EntryHead]) -> None:
+        """The journal had no space for these entries: they were never accepted (6.13)."""
+        self._table.forget_pending(heads)
+        self._disk_full()
+
+    def _disk_full(self) -> None:
+        self.writable = False
+        self._on_disk_full()
+
+    def _start_settling(
+        self, request: AddRequest, entries: list[bytes], indexes: list[int], recovery: bool
+    ) -> None:
+        if self._undecided + len(indexes) > self._config.queue_max_records:
+            for index in indexes:
+                request.refuse(index, Status.OVERLOADED)
+            return
+        self._undecided += len(indexes)
+        request.open_part()
+        settling = Settling(request, self._journal, self._refused, recovery=recovery)
+        self._tasks.spawn(self._settle(settling, entries, indexes), name="settle")
+
+    async def _settle(self, settling: Settling, entries: list[bytes], indexes: list[int]) -> None:
+        """Decide adds that need admission or a look into the index, in request order (B-2, B-3)."""
+        try:
+            for index in indexes:
+                try:
+                    await self._settle_one(settling, index, entries[index])
+                except OctavoError as error:
+                    _log.error("add-undecided", cause=str(error))
+                    settling.request.refuse(index, Status.EIO)
+            settling.flush()
+        finally:
+            self._undecided -= len(indexes)
+        settling.request.close_part()
+
+    async def _settle_one(self, settling: Settling, index: int, entry: bytes) -> None:
+        ids = ids_of(entry)
+        if not is_sane(ids):
+            settling.request.refuse(index, Status.BAD_REQUEST)
+            return
+        if ids.ledger_id not in self._table.by_id:
+            settling.flush()
+        ledger = await self._ledger(ids.ledger_id)
+        try:
+            status = await self._decide(settling, ledger, index, entry, ids.entry_id)
+            settling.request.refuse(index, status)
+        finally:
+            ledger.pins -= 1
+
+    async def _decide(
+        self, settling: Settling, ledger: Ledger, index: int, entry: bytes, entry_id: int
+    ) -> Status:
+        """OK once the entry is accepted, a known duplicate, or stored; else why not."""
+        recovery = settling.recovery
+        absent = False
+        while True:
+            verdict = judge_add(ledger, entry_id, entry, recovery=recovery, absent_in_index=absent)
+            if verdict is Verdict.ACCEPT:
+                return settling.accept(ledger, index, entry)
+            if verdict is Verdict.DUPLICATE:
+                settling.barrier = True
+                return Status.OK
+            if verdict is Verdict.FENCED:
+                return Status.FENCED
+            if verdict is Verdict.CONFLICT:
+                return self._conflict(ledger, entry_id)
+            settling.flush()
+            if verdict is Verdict.ADMISSION:
+                status = await self._admit(ledger, recovery)
+                if status is not Status.OK:
+                    return status
+                continue
+            status = await self._look_up(ledger, entry_id, entry)
+            if status is Status.OK:
+                return Status.OK
+            if status is Status.CONFLICT:
+                return self._conflict(ledger, entry_id)
+            if status is Status.EIO and not recovery:
+                return Status.EIO
+            # Absent; or damaged, and recovery brings verbatim bytes to a new location (6.15).
+            absent = status is not Status.UNKNOWN
+
+    def _conflict(self, ledger: Ledger, entry_id: int) -> Status:
+        self.stats.conflicts += 1
+        _log.error("conflict", ledger_id=ledger.ledger_id, entry_id=entry_id, rule="INV-5")
+        return Status.CONFLICT
+
+    async def _look_up(self, ledger: Ledger, entry_id: int, entry: bytes) -> Status:
+        """Compare with what the index holds: OK, CONFLICT, EIO, NO_SUCH_ENTRY, or UNKNOWN to judge
+        again.
+
+        One look per entry at a time: whoever comes second judges again, so that two adds of one id
+        cannot both find it absent.
+        """
+        key = (ledger.ledger_id, entry_id)
+        busy = self._looking.get(key)
+        if busy is not None:
+            await asyncio.shield(busy)
+            return Status.UNKNOWN
+        loop = asyncio.get_running_loop()
+        mine: asyncio.Future[None] = loop.create_future()
+        self._looking[key] = mine
+        try:
+            found = await loop.run_in_executor(
+                self._executor, self._reader.read_run, *key, 1, len(entry), {}
+            )
+        finally:
+            # Waiters wake in a later turn of the loop, after our caller has acted on the answer.
+            del self._looking[key]
+            mine.set_result(None)
+        if found.status is not Status.OK:
+            return found.status
+        return Status.OK if found.entries[0] == entry else Status.CONFLICT
+
+    async def _admit(self, ledger: Ledger, recovery: bool) -> Status:
+        """6.12: ask the metadata store, then queue the admit record in front of the entry."""
+        if not recovery and self._clock.monotonic() < ledger.refused_until_s:
+            return Status.FENCED
+        answer = await self._desk.ask(ledger.ledger_id, recovery=recovery)
+        if answer is Admission.UNKNOWN:
+            return Status.NOT_ADMITTED_RETRY
+        if answer is not Admission.ADMITTED:
+            if answer is Admission.OVER and not recovery:
+                ledger.refused_until_s = self._clock.monotonic() + self._config.refusal_cache_s
+            return Status.FENCED if not recovery else Status.NO_SUCH_LEDGER
+        if recovery:
+            ledger.exists = True
+            return Status.OK
+        if ledger.admitted or ledger.fenced:
+            return Status.OK  # decided while we asked; the caller judges again
+        if not self._journal.has_room(1, CONTROL.size):
+            return Status.OVERLOADED
+        ledger.admit()
+        self._submit_control(ledger, RecordType.ADMIT, self._tag, ledger.revoke_admission)
+        return Status.OK
+
+    def _submit_control(
+        self,
+        ledger: Ledger,
+        kind: RecordType,
+        value: int,
+        on_refused: Callable[[], None],
+        on_durable: Callable[[], None] = lambda: None,
+        *,
+        reserve: bool = False,
+        lazy: bool = False,
+    ) -> None:
+        ledger.pins += 1  # until the index shows it
+
+        def done(status: Status) -> None:
+            if status is Status.OK:
+                on_durable()
+                return
+            ledger.pins -= 1
+            on_refused()
+            self._disk_full()
+
+        control = (kind, ledger.ledger_id, value)
+        self._journal.submit(
+            JournalItem([], [], done, controls=(control,), reserve=reserve, lazy=lazy)
+        )
+
+    # --- fences -----------------------------------------------------------------------------
+
+    async def fence(self, ledger_id: int) -> LacAnswer:
+        """Refuse ordinary adds for ever and answer once that is durable (B-F1, B-F2)."""
+        ledger = await self._ledger(ledger_id)
+        try:
+            status = await self._fence(ledger)
+            return LacAnswer(status, ledger.lac, ledger.fenced, ledger.last_entry)
+        finally:
+            ledger.pins -= 1
+
+    async def _fence(self, ledger: Ledger) -> Status:
+        if ledger.fence is Fence.DURABLE:
+            return Status.OK
+        if ledger.fence is not Fence.ACCEPTED:
+            if not self._journal.has_room(1, CONTROL.size, reserve=True):
+                return Status.OVERLOADED
+            ledger.accept_fence()
+            self._submit_control(
+                ledger,
+                RecordType.FENCE,
+                0,
+                lambda: ledger.settle_fence(Status.DISK_FULL),
+                lambda: ledger.settle_fence(Status.OK),
+                reserve=True,
+            )
+        waiter: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        ledger.fence_waiters.append(waiter)
+        return await waiter
+
+    # --- LAC --------------------------------------------------------------------------------
+
+    async def read_lac(self, ledger_id: int, previous: int, timeout_s: float) -> LacAnswer:
+        """RD-7: answer when the LAC exceeds `previous`, the ledger is fenced, or the time is
+        over."""
+        ledger = await self._ledger(ledger_id)
+        try:
+            if ledger.lac <= previous and not ledger.fenced and timeout_s > 0 and previous >= 0:
+                await self._wait_lac(ledger, previous, timeout_s)
+            status = Status.OK if ledger.known else Status.NO_SUCH_LEDGER
+            return LacAnswer(status, ledger.lac, ledger.fenced, ledger.last_entry)
+        finally:
+            ledger.pins -= 1
+
+    async def _wait_lac(self, ledger: Ledger, previous: int, timeout_s: float) -> None:
+        if self._polls >= self._config.long_polls_max:
+            return  # RD-7 allows a spurious answer; the caller asks again
+        self._polls += 1
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (previous, future)
+        ledger.pollers.append(waiting)
+        try:
+            await asyncio.wait([future], timeout=min(timeout_s, self._config.long_poll_max_s))
+        finally:
+            self._polls -= 1
+            future.cancel()
+            if waiting in ledger.pollers:
+                ledger.pollers.remove(waiting)
+
+    async def write_lac(self, ledger_id: int, lac: int) -> Status:
+        """RD-6: remember an explicit LAC; journaled without a sync of its own."""
+        ledger = await self._ledger(ledger_id)
+        try:
+            if not ledger.known:
+                return Status.NO_SUCH_LEDGER
+            if lac <= ledger.lac:
+                return Status.OK
+            if not self._journal.has_room(1, CONTROL.size):
+                return Status.OVERLOADED
+            ledger.raise_lac(lac)
+            self._submit_control(ledger, RecordType.EXPLICIT_LAC, lac, lambda: None, lazy=True)
+            return Status.OK
+        finally:
+            ledger.pins -= 1
+
+    # --- reads ------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        fence: bool,
+        salvage: bool,
+    ) -> ReadAnswer:
+        """Entries from `first` on, with the reply taxonomy of §6.5.
+
+        `fence`: make the ledger's fence durable first (R-13). `salvage`: the request is addressed
+        to an older incarnation, so absence is UNKNOWN (B-25).
+        """
+        if self._reads >= self._config.reads_in_flight_max:
+            return ReadAnswer(Status.OVERLOADED, -1, [])
+        self._reads += 1
+        try:
+            ledger = await self._ledger(ledger_id)
+            try:
+                if fence and not salvage:
+                    status = await self._fence(ledger)
+                    if status is not Status.OK:
+                        return ReadAnswer(status, ledger.lac, [])
+                result = await self._read(ledger, first, max_count, max_bytes)
+                return self._answer(ledger, first, result, salvage)
+            finally:
+                ledger.pins -= 1
+        finally:
+            self._reads -= 1
+
+    async def _read(self, ledger: Ledger, first: int, max_count: int, max_bytes: int) -> ReadResult:
+        count = min(max_count, MAX_ENTRIES_PER_FRAME)
+        room = min(max_bytes, self._config.read_reply_max_bytes)
+        pending = ledger.pending
+        waiting: dict[int, bytes] = {}
+        if pending:
+            nbytes = 0
+            for entry_id in range(first, first + count):
+                entry = pending.get(entry_id)
+                if entry is None:
+                    continue
+                waiting[entry_id] = entry
+                nbytes += len(entry)
+                if nbytes >= room:
+                    break
+            if len(waiting) == count:  # the tail: no thread needed
+                return self._reader.read_run(ledger.ledger_id, first, count, room, waiting)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor,
+            self._reader.read_run,
+            ledger.ledger_id,
+            first,
+            count,
+            room,
+            waiting,
+        )
+
+    def _answer(self, ledger: Ledger, first: int, result: ReadResult, salvage: bool) -> ReadAnswer:
+        status = result.status
+        if status is Status.OK:
+            self.stats.entries_read += len(result.entries)
+        elif status is Status.NO_SUCH_ENTRY:
+            if salvage:
+                status = Status.UNKNOWN
+            elif not ledger.known and ledger.last_entry < 0:
+                status = Status.NO_SUCH_LEDGER
+        else:
+            self.stats.unreadable += 1
+            _log.error("unreadable", ledger_id=ledger.ledger_id, entry_id=first)
+        return ReadAnswer(status, ledger.lac, result.entries)
