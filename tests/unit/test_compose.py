@@ -19,8 +19,8 @@ DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):-([^}]*)\}")
 ADDRESS = re.compile(r"\b([a-z][a-z0-9-]*):(\d{2,5})\b")
 ROLES = {"zk": 3, "bookie": 3, "broker": 2}
 
-TEXTS = {"type": "array", "items": {"type": "string"}}
-SCHEMA = {
+TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["name", "services", "volumes"],
     "patternProperties": {"^x-": {}},

@@ -200,7 +200,7 @@ def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE)
 
 
 def _row(entry: ProcessEntry, alive: bool, serving: bool) -> Row:
-    state = entry.state if alive else "down"
+    state: str = entry.state if alive else "down"
     if state == "ready" and not serving:
         state = "not answering"
     return {

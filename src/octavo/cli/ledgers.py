@@ -1,8 +1,8 @@
-"""`octavo ledger show` and `octavo cluster health`: what the storage looks like now."""
+"""`octavo cluster health` and `octavo ledger show`: what the storage looks like now."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,5 +16,116 @@ from octavo.cli.session import (
     connected,
 )
 
+if TYPE_CHECKING:
+    from octavo.client.messaging import ClusterHealth, LedgerDescription
+
 ledger_app = typer.Typer(help="Look at ledgers.")
 cluster_app = typer.Typer(help="Look at the cluster.")
+
+
+@cluster_app.callback()
+def _cluster() -> None:
+    """Look at the cluster."""
+
+
+@ledger_app.callback()
+def _ledger() -> None:
+    """Look at ledgers."""
+
+
+@cluster_app.command()
+def health(
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Say in one sentence whether records can be written; exit code 0 or 5."""
+    with connected(bootstrap, timeout) as client:
+        found = client.admin.cluster_health()
+    healthy, sentence = judge(found)
+    if output is Format.TABLE:
+        write_text(sentence + "\n")
+    else:
+        emit_one(
+            {
+                "healthy": healthy,
+                "sentence": sentence,
+                "cluster_id": found.cluster_id,
+                "brokers": [{"name": b.broker_id, "address": b.address} for b in found.brokers],
+                "bookies": [
+                    {"name": b.bookie_id, "address": b.wire_address, "state": b.state}
+                    for b in found.bookies
+                ],
+                "metadata_connected": found.metadata_connected,
+                "write_quorum": found.write_quorum,
+                "ack_quorum": found.ack_quorum,
+                "degraded_ledgers": found.degraded_ledgers,
+            },
+            output,
+        )
+    return ExitCode.OK if healthy else ExitCode.UNAVAILABLE
+
+
+def judge(found: ClusterHealth) -> tuple[bool, str]:
+    """Whether acknowledged writes are possible, and the sentence that says so."""
+    writable = sum(bookie.state == "rw" for bookie in found.bookies)
+    read_only = len(found.bookies) - writable
+    facts = f"{_count(len(found.brokers), 'broker')}, {_count(writable, 'writable bookie')}"
+    if read_only:
+        facts += f", {_count(read_only, 'read-only bookie')}"
+    if not found.metadata_connected:
+        return False, f"unhealthy: the metadata store is away, nothing new can be opened ({facts})"
+    if writable < found.ack_quorum:
+        return False, (
+            f"unhealthy: nothing can be acknowledged, {_count(writable, 'writable bookie')} "
+            f"of the {found.ack_quorum} that must hold a copy ({facts})"
+        )
+    if writable < found.write_quorum:
+        return True, (
+            f"degraded: writes are acknowledged, but new ledgers hold {writable} copies "
+            f"instead of {found.write_quorum} ({facts})"
+        )
+    if found.degraded_ledgers:
+        return True, (
+            f"healthy, with {_count(found.degraded_ledgers, 'ledger')} still short of copies "
+            f"({facts})"
+        )
+    return True, f"healthy: {facts}, each record on {found.write_quorum} bookies"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@ledger_app.command()
+def show(
+    ledger_id: Annotated[int, typer.Argument(help="Number of the ledger.", min=0)],
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Show state, ensembles and last entry of a ledger, and what each bookie holds of it."""
+    with connected(bootstrap, timeout) as client:
+        found = client.admin.show_ledger(ledger_id)
+    facts = _facts(found)
+    holders: list[Row] = [
+        {
+            "bookie": holder.bookie_id,
+            "incarnation": holder.incarnation,
+            "reachable": holder.reachable,
+            "last_add_confirmed": holder.last_add_confirmed if holder.reachable else None,
+            "fenced": holder.fenced if holder.reachable else None,
+            "error": holder.error or None,
+        }
+        for holder in found.holders
+    ]
+    if output in (Format.TABLE, Format.CSV):
+        emit_one(facts, output)
+        emit_rows(holders, output, title="holders")
+    else:
+        emit_one({**facts, "holders": holders}, output)
+    return ExitCode.OK
+
+
+def _facts(found: LedgerDescription) -> Row:
+    return {}

@@ -24,6 +24,9 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("-X", metavar="KEY=VALUE", help="Any other setting of this server; repeatable."),
 ]
+LogLevelOption = Annotated[
+    str, typer.Option("--log-level", envvar="OCTAVO_LOG_LEVEL", help="DEBUG, INFO, WARNING, ERROR.")
+]
 
 
 def bookie(
@@ -39,12 +42,14 @@ def bookie(
         str | None, typer.Option("--advertised-host", help="Host that brokers are told.")
     ] = None,
     settings: SettingsOption = None,
+    log_level: LogLevelOption = "INFO",
 ) -> int:
     """Run one bookie: the storage of entries."""
     end_with_supervisor()
     # Imported here: a bookie loads RocksDB, other commands must not.
     from octavo.bookie.config import BookieConfig
     from octavo.bookie.process import run
+    from octavo.runtime.telemetry import configure_logging
 
     config = BookieConfig.load(
         bookie_id=bookie_id,
@@ -56,6 +61,7 @@ def bookie(
         advertised_host=advertised_host,
         **parse_settings(settings or [], "-X"),
     )
+    configure_logging(log_level)
     return run(config)
 
 
@@ -68,10 +74,12 @@ def broker(
         str | None, typer.Option("--advertised-address", help="host:port that clients are told.")
     ] = None,
     settings: SettingsOption = None,
+    log_level: LogLevelOption = "INFO",
 ) -> int:
     """Run one broker: it serves topics and keeps nothing."""
     end_with_supervisor()
     # Imported here: a broker loads gRPC and the codecs, other commands must not.
+    from octavo.runtime.telemetry import configure_logging
     from octavo.serving.config import BrokerConfig
     from octavo.serving.process import run
 
@@ -83,6 +91,7 @@ def broker(
         advertised_address=advertised_address,
         **parse_settings(settings or [], "-X"),
     )
+    configure_logging(log_level)
     return run(config)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 CHECK_TIMEOUT_S = 1.0
+_CHECK = "/grpc.health.v1.Health/Check"
 
 
 async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
     """Whether the server at `address` answers SERVING within `timeout_s`."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        check = channel.unary_unary(
+            _CHECK,
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
         try:
-            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            reply = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError:
             return False
-    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+    return reply.status == health_pb2.HealthCheckResponse.SERVING

@@ -14,6 +14,9 @@ from octavo.supervisor.spec import EMBEDDED, ROOT_KEY, ChildSpec, ClusterSpec, R
 SESSION_TIMEOUT_S = "4"
 """All processes share one machine: a killed one may be forgotten, and started again, this soon."""
 
+JOURNAL_SEGMENT_BYTES = str(64 << 20)
+"""All bookies share a disk here: smaller pieces to preallocate, and to read at replay."""
+
 
 class Layout(NamedTuple):
     """The plan of one start."""
@@ -65,7 +68,11 @@ def _child(
     spec: ClusterSpec, role: Role, name: str, port: int, control_port: int | None, url: str
 ) -> ChildSpec:
     if role == "bookie":
-        settings = {"metadata_session_timeout_s": SESSION_TIMEOUT_S, **spec.bookie_settings}
+        settings = {
+            "metadata_session_timeout_s": SESSION_TIMEOUT_S,
+            "segment_bytes": JOURNAL_SEGMENT_BYTES,
+            **spec.bookie_settings,
+        }
     else:
         settings = {"session_timeout_s": SESSION_TIMEOUT_S, **spec.quorum_settings()}
         settings.update(spec.broker_settings)
