@@ -40,7 +40,16 @@ def parse_url(url: str) -> MetadataUrl:
             f"not a metadata URL: {url!r}",
             hint="zk://host:2181/octavo, embedded://host:port/octavo or memory://name/octavo",
         )
+    if scheme != "memory":
+        for host in hosts.split(","):
+            _check_host(url, host)
     return MetadataUrl(scheme, hosts, "/" + root.strip("/"))
+
+
+def _check_host(url: str, host: str) -> None:
+    name, colon, port = host.rpartition(":")
+    if not name or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{host!r} in {url!r} is not host:port")
 
 
 def root_of(url: str) -> str:

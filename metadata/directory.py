@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from octavo.metadata.store import MetadataStore, Unsubscribe
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import MetadataCorrupt, MetadataUnavailable
+from octavo.runtime.errors import IllegalStateError, MetadataCorrupt, MetadataUnavailable
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
@@ -94,6 +94,8 @@ class Directory(Generic[T]):
             self._dirty.clear()
             try:
                 await self.refresh()
+            except IllegalStateError:
+                return  # the store was closed under us
             except MetadataUnavailable:
                 await self._clock.sleep(RETRY_S)
                 self._dirty.set()

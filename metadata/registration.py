@@ -16,7 +16,6 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     IllegalStateError,
     KeyExists,
-    KeyMissing,
     MetadataRefused,
     MetadataUnavailable,
     UnknownOutcome,
@@ -87,7 +86,7 @@ class Registration:
             found = await self._store.get(self.key)
             if found is not None and found.value == self.value:
                 await self._store.delete(self.key, expected=found.version)
-        except (KeyMissing, MetadataUnavailable, UnknownOutcome) as error:
+        except (IllegalStateError, MetadataRefused, MetadataUnavailable, UnknownOutcome) as error:
             _log.info("withdraw-left-to-session", key=self.key, cause=str(error))
 
     def _on_key_event(self, _key: str) -> None:
@@ -112,7 +111,9 @@ class Registration:
                 self.present = False
                 _log.warning("registering-again", key=self.key)
                 await self._create(TAKEN_WAIT_S)
-            except IllegalStateError:
+            except (
+                IllegalStateError
+            ):  # held by another process for too long, or our store is closed
                 _log.error("registration-taken", key=self.key)
                 if self._on_taken is not None:
                     self._on_taken()
@@ -136,6 +137,7 @@ class Registration:
                         raise IllegalStateError(
                             f"{self.key} is held by another process",
                             hint="give each process its own id, or stop the other one",
+                            key=self.key,
                         ) from None
                     await self._clock.sleep(RETRY_S)
                     continue
