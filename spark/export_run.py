@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -214,12 +215,13 @@ class _Run:
     async def _copy(self, segment: Segment, writer: LedgerExporter) -> None:
         chunk: list[StoredBatch] = []
         size = 0
-        async for stored in self._source.batches(segment, segment.base_offset):
-            chunk.append(stored)
-            size += len(stored.batch)
-            if size >= CHUNK_BYTES:
-                await in_thread(writer.add, chunk)
-                chunk, size = [], 0
+        async with aclosing(self._source.batches(segment, segment.base_offset)) as found:
+            async for stored in found:
+                chunk.append(stored)
+                size += len(stored.batch)
+                if size >= CHUNK_BYTES:
+                    await in_thread(writer.add, chunk)
+                    chunk, size = [], 0
         await in_thread(writer.add, chunk)
         if writer.next_offset != segment.end_offset:
             raise CorruptEntry(

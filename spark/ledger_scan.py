@@ -8,15 +8,16 @@ deadline. Nothing here opens a ledger with recovery: a scan never evicts a broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchHeader
 from octavo.proto.entry import payload_of
-from octavo.runtime.errors import NoSuchEntry, ReadUnknown
+from octavo.runtime.errors import NoSuchEntry, OctavoError, ReadUnknown
 from octavo.runtime.ids import NO_ENTRY, EntryId
+from octavo.runtime.tasks import TaskOwner
 from octavo.spark.log_view import Segment, StoredBatch
 
 READ_ENTRIES_MAX = 4096
@@ -51,7 +52,7 @@ def batch_of(entry: bytes) -> bytes | None:
 
 async def scan(
     reader: EntryReader, segment: Segment, start_offset: int
-) -> AsyncIterator[StoredBatch]:
+) -> AsyncGenerator[StoredBatch, None]:
     """Batches of `segment` from the one that holds `start_offset`; see `BatchSource.batches`.
 
     Reads one chunk ahead of the consumer. Raises ReadUnknown when an open ledger does not confirm
@@ -83,30 +84,33 @@ async def _chunks(
     position = EntryId(0)
     if start_offset > segment.base_offset and last > NO_ENTRY:
         position = await find_entry(reader, start_offset, last)
-    ahead: asyncio.Task[list[bytes]] | None = None
+    tasks = TaskOwner("ledger-scan")
+    ahead: asyncio.Task[list[bytes] | OctavoError] | None = None
     try:
         while not segment.closed or position <= last:
             if position > last:
                 last = await _confirmed_beyond(reader, EntryId(position - 1), segment)
-            entries = await (ahead or _read(reader, position))
+            entries = await (ahead or _attempt(reader, position))
             ahead = None
+            if isinstance(entries, OctavoError):
+                raise entries
             del entries[last - position + 1 :]
             first, position = position, EntryId(position + len(entries))
             if position <= last:
-                ahead = asyncio.create_task(_read(reader, position))
+                ahead = tasks.spawn(_attempt(reader, position), name=f"read {position}")
             yield first, entries
     finally:
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait({ahead})
-            if not ahead.cancelled():
-                ahead.exception()  # of a chunk that nobody wants any more
+        await tasks.close()
 
 
-async def _read(reader: EntryReader, position: EntryId) -> list[bytes]:
-    entries = await reader.read(position, max_count=READ_ENTRIES_MAX, max_bytes=READ_BYTES_MAX)
+async def _attempt(reader: EntryReader, position: EntryId) -> list[bytes] | OctavoError:
+    """One read; its error is a value, so that one read ahead in vain is nobody's failure."""
+    try:
+        entries = await reader.read(position, max_count=READ_ENTRIES_MAX, max_bytes=READ_BYTES_MAX)
+    except OctavoError as error:
+        return error
     if not entries:
-        raise NoSuchEntry(f"entry {position} is below the last entry and was not returned")
+        return NoSuchEntry(f"entry {position} is below the last entry and was not returned")
     return list(entries)
 
 

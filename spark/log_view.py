@@ -7,7 +7,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -65,7 +65,7 @@ class TopicLog:
 class BatchSource(Protocol):
     """The seam between ledgers and everything that turns batches into columns."""
 
-    def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
+    def batches(self, segment: Segment, start_offset: int) -> AsyncGenerator[StoredBatch, None]:
         """Data batches of `segment` in offset order, from the one that holds `start_offset`.
 
         Entries that are no batches (snapshot, footer) are left out; control batches are not. A

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
@@ -197,7 +196,7 @@ class Manifest:
         raise VersionConflict(f"lost {RACES_MAX} races for a manifest version of {self._tree.root}")
 
     def _create_version(self, version: int, change: Change) -> bool:
-        token = uuid.uuid4().hex
+        token = self._tree.token()
         body = {
             "format_version": FORMAT_VERSION,
             "token": token,

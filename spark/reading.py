@@ -1,12 +1,14 @@
-"""What runs behind the Spark source: planning in the driver's Python, reading in the workers.
+"""What runs behind the Spark source: putting views together, and turning splits into rows.
 
-Kept apart from `octavo.spark.source`, which every worker imports before it knows what it will do.
+Kept apart from `octavo.spark.source`, which every worker imports before it knows what it will do,
+and from `octavo.spark.live_reading`, so that reading exported files loads no client.
 """
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,23 +19,29 @@ from octavo.spark.arrow_files import Rebatcher, read_file
 from octavo.spark.columns import int_at, is_control, slice_offsets, to_columns
 from octavo.spark.exported import ExportedTopic, exported_topics, root_of
 from octavo.spark.log_view import BatchSource, TopicLog
-from octavo.spark.loop_bridge import iterate
 from octavo.spark.options import ReadOptions
-from octavo.spark.plan import FileSplit, LedgerSplit, PartitionView, Split, plan, view_of
+from octavo.spark.plan import (
+    FileSplit,
+    LedgerSplit,
+    PartitionView,
+    Split,
+    TimeLookup,
+    plan,
+    view_of,
+)
 
-BATCHES_AHEAD = 4
-"""Record batches decoded ahead of Spark, each at most 32 MiB."""
+ReadSplit = Callable[[Split, Sequence[str]], Iterator[pa.RecordBatch]]
 
 
-def make_plan(options: ReadOptions) -> list[Split]:
-    """Look at manifests and cluster once and cut what is asked for into splits."""
-    exported = exported_topics(options)
-    logs: Mapping[str, TopicLog] = {}
-    if options.bootstrap is not None:
-        from octavo.spark.live import describe_topics  # loads gRPC, which files do not need
+def plan_files(options: ReadOptions) -> list[Split]:
+    """Splits of a read that names only a `path`."""
 
-        logs = describe_topics(options.bootstrap, options)
-    return plan(options, views(options, exported, logs), find_time)
+    def read(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if not isinstance(split, FileSplit):
+            raise ConfigError("an exported tree holds files only")
+        return read_file_split(split, columns)
+
+    return plan(options, views(options, exported_topics(options), {}), time_lookup(read))
 
 
 def views(
@@ -84,40 +92,33 @@ def _assigned(options: ReadOptions, topic: str, partitions: set[int]) -> list[in
     return list(wanted)
 
 
-def find_time(view: PartitionView, time_ms: int) -> int | None:
-    """First offset at or after a time: pieces that end earlier are not opened."""
-    for piece in view.splits:
-        if piece.newest_ms is not None and piece.newest_ms < time_ms:
-            continue
-        for rows in read_split(piece, ("offset", "timestamp")):
-            stamps = rows.column("timestamp").cast(pa.int64())
-            late = pc.indices_nonzero(pc.greater_equal(stamps, time_ms * 1000))
-            if len(late):
-                return int_at(rows.column("offset"), int_at(late, 0))
-    return None
+def time_lookup(read: ReadSplit) -> TimeLookup:
+    """The planner's look inside pieces: those that end before the time are not opened."""
+
+    def find(view: PartitionView, time_ms: int) -> int | None:
+        for piece in view.splits:
+            if piece.newest_ms is not None and piece.newest_ms < time_ms:
+                continue
+            for rows in read(piece, ("offset", "timestamp")):
+                stamps = rows.column("timestamp").cast(pa.int64())
+                late = pc.indices_nonzero(pc.greater_equal(stamps, time_ms * 1000))
+                if len(late):
+                    return int_at(rows.column("offset"), int_at(late, 0))
+        return None
+
+    return find
 
 
-def read_split(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of one split."""
-    if isinstance(split, FileSplit):
-        first, end = (None, None) if split.whole else (split.first, split.end)
-        fmt = split.path.rpartition(".")[2]
-        yield from read_file(pathlib.Path(split.path), columns, first, end, fmt=fmt)
-        return
-
-    from octavo.spark.live import ledger_batches  # loads the ledger client, likewise
-
-    async def rows() -> AsyncIterator[pa.RecordBatch]:
-        async with ledger_batches(split.addresses) as source:
-            async for part in ledger_rows(source, split, columns):
-                yield part
-
-    yield from iterate(rows, BATCHES_AHEAD)
+def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a split of an exported file."""
+    first, end = (None, None) if split.whole else (split.first, split.end)
+    fmt = split.path.rpartition(".")[2]
+    return read_file(pathlib.Path(split.path), columns, first, end, fmt=fmt)
 
 
 async def ledger_rows(
     source: BatchSource, split: LedgerSplit, columns: Sequence[str]
-) -> AsyncIterator[pa.RecordBatch]:
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Rows of a ledger in record batches of a size that Spark takes well.
 
     Raises CorruptEntry when the ledger ends before the offsets that were promised.
@@ -125,16 +126,17 @@ async def ledger_rows(
     rebatcher = Rebatcher()
     need = tuple(dict.fromkeys((*columns, "offset")))
     reached = split.first
-    async for stored in source.batches(split.segment, split.first):
-        header = batches.decode_header(stored.batch)
-        reached = header.next_offset
-        if not is_control(header) and header.base_offset < split.end:
-            rows = to_columns(stored, split.topic, split.partition, need)
-            rows = slice_offsets(rows, rows.column("offset"), split.first, split.end)
-            for full in rebatcher.add(rows.select(list(columns))):
-                yield full
-        if reached >= split.end:
-            break
+    async with aclosing(source.batches(split.segment, split.first)) as found:
+        async for stored in found:
+            header = batches.decode_header(stored.batch)
+            reached = header.next_offset
+            if not is_control(header) and header.base_offset < split.end:
+                rows = to_columns(stored, split.topic, split.partition, need)
+                rows = slice_offsets(rows, rows.column("offset"), split.first, split.end)
+                for full in rebatcher.add(rows.select(list(columns))):
+                    yield full
+            if reached >= split.end:
+                break
     for rest in rebatcher.flush():
         yield rest
     if reached < split.end:

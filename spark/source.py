@@ -10,7 +10,7 @@ options, columns are `.schema(...)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from octavo.runtime.errors import ConfigError
 from octavo.spark.options import ReadOptions, wants_headers, wants_metadata
+from octavo.spark.plan import FileSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,9 +80,7 @@ class OctavoReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition per split."""
-        from octavo.spark.reading import make_plan  # import-light, see above
-
-        splits = make_plan(self._options)
+        splits = _plan(self._options)
         # An empty list would become one InputPartition(None) behind our back; say it ourselves.
         return [InputPartition(split) for split in splits] or [InputPartition(None)]
 
@@ -90,10 +89,28 @@ class OctavoReader(DataSourceReader):
         split: Split | None = partition.value
         if split is None:
             return
-        from octavo.spark.reading import read_split  # import-light, see above
-
-        for rows in read_split(split, self._columns):
+        for rows in _read(split, self._columns):
             yield rows if self._names == self._columns else rows.rename_columns(list(self._names))
+
+
+def _plan(options: ReadOptions) -> list[Split]:
+    if options.bootstrap is None:
+        from octavo.spark.reading import plan_files  # import-light, see above
+
+        return plan_files(options)
+    from octavo.spark.live_reading import plan_cluster  # loads gRPC, which files do not need
+
+    return plan_cluster(options)
+
+
+def _read(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    if isinstance(split, FileSplit):
+        from octavo.spark.reading import read_file_split  # import-light, see above
+
+        return read_file_split(split, columns)
+    from octavo.spark.live_reading import read_ledger_split  # loads the ledger client
+
+    return read_ledger_split(split, columns)
 
 
 def _known_column(schema: StructType, name: str, options: ReadOptions) -> str:

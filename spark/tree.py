@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import pathlib
 import time
-import uuid
+
+from octavo.runtime.entropy import Entropy, SystemEntropy
 
 TEMPORARY_PREFIX = ".tmp-"
 ABANDONED_AFTER_S = 4 * 3600.0
@@ -21,8 +22,13 @@ ABANDONED_AFTER_S = 4 * 3600.0
 class LocalTree:
     """A folder of a file system that has atomic rename, link and fsync of directories."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], entropy: Entropy | None = None) -> None:
         self.root = pathlib.Path(root)
+        self._entropy = entropy or SystemEntropy()
+
+    def token(self) -> str:
+        """A value no other writer has (M-3)."""
+        return self._entropy.token().hex()
 
     def path(self, name: str) -> pathlib.Path:
         """The path of a file of this tree."""
@@ -53,7 +59,7 @@ class LocalTree:
 
     def temporary(self, folder: str) -> pathlib.Path:
         """An unused hidden path inside a folder."""
-        return self.root / folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        return self.root / folder / f"{TEMPORARY_PREFIX}{self.token()}"
 
     def create_exclusive(self, name: str, data: bytes) -> bool:
         """Create `name` with `data`, durable on return; False when the name exists already."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -116,7 +116,9 @@ class MemoryTopic:
             raise UnknownTopic(f"no topic {topic!r}")
         return self.log()
 
-    async def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
+    async def batches(
+        self, segment: Segment, start_offset: int
+    ) -> AsyncGenerator[StoredBatch, None]:
         """BatchSource."""
         self.reads.append(segment.ledger_id)
         for item in self.stored[segment.ledger_id]:

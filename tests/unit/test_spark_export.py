@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import pathlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -263,7 +263,9 @@ async def test_slower_exporter_with_another_grouping_yields(tmp_path: pathlib.Pa
     class Slow(MemoryTopic):
         """While it reads its first ledger, the other exporter publishes two."""
 
-        async def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
+        async def batches(
+            self, segment: Segment, start_offset: int
+        ) -> AsyncGenerator[StoredBatch, None]:
             if not self.reads:
                 await export_log(topic, "orders", tmp_path)
             async for item in super().batches(segment, start_offset):
@@ -284,7 +286,9 @@ async def test_cancelled_run_leaves_no_half_file(tmp_path: pathlib.Path) -> None
     class Stuck(MemoryTopic):
         """Delivers one batch and then nothing more."""
 
-        async def batches(self, segment: Segment, start_offset: int) -> AsyncIterator[StoredBatch]:
+        async def batches(
+            self, segment: Segment, start_offset: int
+        ) -> AsyncGenerator[StoredBatch, None]:
             async for item in super().batches(segment, start_offset):
                 yield item
                 reached.set()

@@ -111,7 +111,7 @@ async def test_scan_left_early_leaves_no_task_behind() -> None:
     topic, segment = ledger()
     running = scan(MemoryReader(topic, 1), segment, 0)
     await anext(running)
-    await running.aclose()  # type: ignore[attr-defined]
+    await running.aclose()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

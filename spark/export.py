@@ -1,0 +1,48 @@
+"""`octavo export` as a function: copy closed ledgers of a cluster to Arrow files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from octavo.spark.live import cluster_log
+
+from octavo.spark.arrow_files import check_codec
+from octavo.spark.export_run import ExportProgress, ExportReport, OnProgress, export_log
+
+__all__ = ["ExportProgress", "ExportReport", "export_topic", "export_topic_async"]
+
+
+async def export_topic_async(
+    bootstrap: str,
+    topic: str,
+    to: str | os.PathLike[str],
+    *,
+    codec: str = "zstd",
+    fmt: str = "arrow",
+    progress: OnProgress | None = None,
+) -> ExportReport:
+    """Copy the closed ledgers of `topic` that the folder `to` does not hold yet.
+
+    Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps what
+    was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable, ConfigError
+    (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
+    """
+    check_codec(codec, fmt)
+    async with cluster_log(bootstrap) as source:
+        return await export_log(source, topic, to, codec=codec, fmt=fmt, progress=progress)
+
+
+def export_topic(
+    bootstrap: str,
+    topic: str,
+    to: str | os.PathLike[str],
+    *,
+    codec: str = "zstd",
+    fmt: str = "arrow",
+    progress: OnProgress | None = None,
+) -> ExportReport:
+    """`export_topic_async` for ordinary code; blocks until done, Ctrl-C stops it."""
+    return asyncio.run(
+        export_topic_async(bootstrap, topic, to, codec=codec, fmt=fmt, progress=progress)
+    )

@@ -1,0 +1,44 @@
+"""Reading a cluster from Spark: planning through one broker, rows straight from the bookies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+
+import pyarrow as pa
+from octavo.spark.live import describe_topics, ledger_batches
+
+from octavo.spark.exported import exported_topics
+from octavo.spark.loop_bridge import iterate
+from octavo.spark.options import ReadOptions
+from octavo.spark.plan import FileSplit, LedgerSplit, Split, plan
+from octavo.spark.reading import ledger_rows, read_file_split, time_lookup, views
+
+BATCHES_AHEAD = 4
+"""Record batches decoded ahead of Spark, each at most 32 MiB."""
+
+
+def plan_cluster(options: ReadOptions) -> list[Split]:
+    """Ask a broker once for all segments and cut what is asked for into splits."""
+    exported = exported_topics(options)
+    logs = describe_topics(options)
+    return plan(options, views(options, exported, logs), time_lookup(read_split))
+
+
+def read_split(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of any split."""
+    if isinstance(split, FileSplit):
+        return read_file_split(split, columns)
+    return read_ledger_split(split, columns)
+
+
+def read_ledger_split(split: LedgerSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of one ledger range; connections live in a thread of their own meanwhile."""
+
+    async def rows() -> AsyncIterator[pa.RecordBatch]:
+        async with ledger_batches(split.addresses) as source:
+            async with aclosing(ledger_rows(source, split, columns)) as found:
+                async for part in found:
+                    yield part
+
+    return iterate(rows, BATCHES_AHEAD)
