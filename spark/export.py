@@ -24,8 +24,8 @@ async def export_topic_async(
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that the folder `to` does not hold yet.
 
-    Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps what
-    was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable, ConfigError
+    Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps
+    what was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable, ConfigError
     (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
     """
     check_codec(codec, fmt)

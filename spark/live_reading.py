@@ -36,9 +36,11 @@ def read_ledger_split(split: LedgerSplit, columns: Sequence[str]) -> Iterator[pa
     """The rows of one ledger range; connections live in a thread of their own meanwhile."""
 
     async def rows() -> AsyncIterator[pa.RecordBatch]:
-        async with ledger_batches(split.addresses) as source:
-            async with aclosing(ledger_rows(source, split, columns)) as found:
-                async for part in found:
-                    yield part
+        async with (
+            ledger_batches(split.addresses) as source,
+            aclosing(ledger_rows(source, split, columns)) as found,
+        ):
+            async for part in found:
+                yield part
 
     return iterate(rows, BATCHES_AHEAD)
