@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+import pyarrow as pa
 
 from octavo.proto import batch as batches
 from octavo.runtime.errors import UnknownTopic
@@ -131,6 +133,23 @@ def _with_flags(batch: bytes, flags: int) -> bytes:
     changed[3] |= flags
     # Same identity written anew: computes the crc over the changed header.
     return batches.with_sequence(bytes(changed), -1, -1, -1)
+
+
+def rows_back(columns: pa.RecordBatch) -> dict[int, Row]:
+    """Exported columns as rows by offset."""
+    found: dict[int, Row] = {}
+    stamps = cast("list[int]", columns.column("timestamp").cast(pa.int64()).to_pylist())
+    for row, stamp_us in zip(columns.to_pylist(), stamps, strict=True):
+        key, value = cast("tuple[bytes | None, bytes | None]", (row["key"], row["value"]))
+        listed = cast("list[dict[str, bytes | None]] | None", row["headers"])
+        headers = tuple((cast("str", h["key"]), h["value"]) for h in listed or ())
+        found[cast("int", row["offset"])] = Row(key, value, headers, stamp_us // 1000)
+    return found
+
+
+def ints(columns: pa.RecordBatch, name: str) -> list[int]:
+    """One column of integers."""
+    return cast("list[int]", columns.column(name).to_pylist())
 
 
 def numbered(count: int, start: int = 0, timestamp_ms: int = 1_700_000_000_000) -> list[Row]:

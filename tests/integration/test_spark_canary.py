@@ -48,7 +48,7 @@ class LeakyReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(p) for p in range(4) if self.only in (None, p)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
         for i in range(10):
             yield (partition.value, i)
 
@@ -68,14 +68,14 @@ class Leaky(DataSource):
 @pytest.fixture
 def frame(spark: SparkSession) -> Iterator[DataFrame]:
     module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.conf.set(PUSHDOWN, "true")
     try:
         spark.dataSource.register(Leaky)
         yield spark.read.format("leaky").load()
     finally:
         spark.conf.unset(PUSHDOWN)
-        cloudpickle.unregister_pickle_by_value(module)
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def test_spark_still_leaks_pushed_filters(frame: DataFrame) -> None:

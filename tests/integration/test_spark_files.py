@@ -65,10 +65,12 @@ def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
         if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, list):
-            return [tuple(plain(v) for v in item) for item in cast("list[tuple[object]]", value)]
+            items = cast("list[tuple[object, ...]]", value)
+            return [tuple(plain(part) for part in item) for item in items]
         return value
 
-    return [tuple(plain(value) for value in row) for row in frame.collect()]
+    rows = cast("list[tuple[object, ...]]", frame.collect())
+    return [tuple(plain(value) for value in row) for row in rows]
 
 
 def want(topic: MemoryTopic, partition: int) -> list[tuple[object, ...]]:
@@ -113,6 +115,7 @@ def test_spark_and_arrow_schema_are_exactly_the_same(spark: SparkSession) -> Non
     """Spark refuses a first batch whose schema differs in anything (spec §2)."""
     columns = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
     ddl = StructType.fromDDL(", ".join(f"{name} {kind}" for name, kind in columns.items()))
+    assert isinstance(ddl, StructType)
     assert to_arrow_schema(ddl, timezone="UTC").equals(arrow_schema(list(columns)))
 
 

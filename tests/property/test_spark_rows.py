@@ -6,6 +6,7 @@ import asyncio
 import json
 import pathlib
 import tempfile
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from octavo.spark.columns import EXPORTED
 from octavo.spark.export_run import export_log
 from octavo.spark.manifest import Manifest, ManifestState
 from octavo.spark.tree import LocalTree
-from tests.spark_memory import MemoryTopic, Row
+from tests.spark_memory import MemoryTopic, Row, rows_back
 
 BINARY = st.none() | st.binary(max_size=12)
 ROWS = st.builds(
@@ -44,11 +45,7 @@ def read_back(root: pathlib.Path, state: ManifestState, first: int, end: int) ->
     found: dict[int, Row] = {}
     for entry in state.of_partition(0):
         for rows in read_file(root / "orders" / entry.file, EXPORTED, first, end):
-            stamps = rows.column("timestamp").cast(arrow_files.pa.int64()).to_pylist()
-            for row, stamp_us in zip(rows.to_pylist(), stamps, strict=True):
-                headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())  # type: ignore[attr-defined]
-                values = (row["key"], row["value"], headers, int(str(stamp_us)) // 1000)
-                found[int(str(row["offset"]))] = Row(*values)  # type: ignore[arg-type]
+            found.update(rows_back(rows))
     return found
 
 
@@ -85,7 +82,7 @@ JSON = st.recursive(
 @given(body=st.fixed_dictionaries({"add": JSON, "remove": JSON, "token": JSON}) | JSON)
 def test_no_manifest_version_causes_anything_but_a_typed_error(body: object) -> None:
     if isinstance(body, dict):
-        body = {"format_version": 1, **body}
+        body = {"format_version": 1, **cast("dict[str, object]", body)}
     with tempfile.TemporaryDirectory() as folder:
         tree = LocalTree(folder)
         tree.make_folder("_manifest")

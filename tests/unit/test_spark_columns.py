@@ -13,7 +13,7 @@ from octavo.spark.arrow_files import LedgerExporter, Rebatcher, read_file
 from octavo.spark.columns import EXPORTED, TYPES, slice_offsets, to_columns
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS, METADATA_COLUMNS
 from octavo.spark.tree import LocalTree
-from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered
+from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered
 
 ALL = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
 
@@ -110,10 +110,10 @@ def test_rebatcher_keeps_order_and_size() -> None:
         rows = pa.record_batch({"offset": pa.array(range(start, start + count), pa.int64())})
         for full in rebatcher.add(rows):
             sizes.append(full.num_rows)
-            values += full.column(0).to_pylist()
+            values += ints(full, "offset")
     for rest in rebatcher.flush():
         sizes.append(rest.num_rows)
-        values += rest.column(0).to_pylist()
+        values += ints(rest, "offset")
     assert sizes == [8192, 8192, 8192, 4427]
     assert values == list(range(29003))
     assert list(rebatcher.flush()) == []

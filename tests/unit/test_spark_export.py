@@ -19,7 +19,7 @@ from octavo.spark.export_run import ExportProgress, export_log
 from octavo.spark.log_view import Segment, StoredBatch
 from octavo.spark.manifest import Manifest, ManifestState
 from octavo.spark.tree import LocalTree
-from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered
+from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered, rows_back
 
 
 def state_of(root: pathlib.Path, topic: str = "orders") -> ManifestState:
@@ -33,11 +33,8 @@ def exported_rows(root: pathlib.Path, partition: int = 0) -> dict[int, Row]:
         path = root / "orders" / entry.file
         for rows in read_file(path, EXPORTED, fmt=entry.file.rpartition(".")[2]):
             assert rows.schema.equals(arrow_schema(EXPORTED))
-            for row in rows.to_pylist():
-                headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())
-                stamp = round(row["timestamp"].timestamp() * 1000)
-                assert row["offset"] not in found
-                found[row["offset"]] = Row(row["key"], row["value"], headers, stamp)
+            assert not found.keys() & set(ints(rows, "offset"))
+            found.update(rows_back(rows))
     assert list(found) == sorted(found)
     return found
 
