@@ -77,9 +77,9 @@ def consume(
         raise ConfigError("--arrow and --format exclude each other")
     until_stopped = follow or begin.kind == "end"
     printed = 0
-    with connected(bootstrap, timeout) as client, client.consumer() as consumer:
+    with connected(bootstrap, timeout) as client, client.consumer(auto_offset_reset="earliest") as consumer:
         places = _assign(client, consumer, topic, partition)
-        ends = None if until_stopped else consumer.end_offsets(places)
+        ends = None if until_stopped else consumer.end_offsets(*places)
         _seek(consumer, places, begin)
         try:
             if arrow is not None:
@@ -124,7 +124,7 @@ def _seek(consumer: Consumer, places: list[TopicPartition], start: Start) -> Non
             for place in places:
                 consumer.seek(place, start.value)
         case _:
-            ends, begins = consumer.end_offsets(places), consumer.beginning_offsets(places)
+            ends, begins = consumer.end_offsets(*places), consumer.beginning_offsets(*places)
             for place in places:
                 consumer.seek(place, max(begins[place], ends[place] - start.value))
 

@@ -1,0 +1,119 @@
+"""octavo.testing: what users' tests are promised."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from octavo import Client
+from octavo.chaos.toxiproxy import wait_until
+from octavo.runtime.errors import IllegalStateError, NotReady
+from octavo.testing import LocalCluster
+
+pytestmark = pytest.mark.process
+
+
+def write(bootstrap: str, topic: str, count: int, first: int = 0) -> None:
+    with Client(bootstrap) as client, client.producer() as producer:
+        report = producer.send_many(topic, [str(n) for n in range(first, first + count)])
+        assert report.count == count
+
+
+def read(bootstrap: str, topic: str) -> list[int]:
+    with Client(bootstrap) as client, client.reader(topic, start="earliest") as reader:
+        return [int(record.value or b"-1") for record in reader.read_to_end()]
+
+
+def test_processes_can_be_killed_frozen_and_started_again(cluster: LocalCluster) -> None:
+    servers = cluster.bootstrap_servers
+    with Client(servers) as client:
+        client.admin.create_topic("orders", partitions=2)
+    write(servers, "orders", 100)
+
+    cluster.kill("bookie-2")
+    dead = cluster.process("bookie-2")
+    assert (dead.state, dead.exit_code) == ("down", -9)
+    write(servers, "orders", 100, first=100)
+
+    cluster.restart("bookie-2")
+    assert cluster.process("bookie-2").state == "ready"
+    cluster.freeze("bookie-3")
+    assert psutil.Process(cluster.process("bookie-3").pid).status() == psutil.STATUS_STOPPED
+    write(servers, "orders", 100, first=200)
+    cluster.thaw("bookie-3")
+
+    cluster.kill("broker-1")
+    cluster.restart("broker-1")
+    write(servers, "orders", 100, first=300)
+    assert sorted(read(servers, "orders")) == list(range(400))
+
+
+def test_stop_and_start_keep_data_and_addresses(tmp_path: pathlib.Path) -> None:
+    cluster = LocalCluster(data=tmp_path / "kept")
+    with cluster:
+        before = cluster.bootstrap_servers
+        with Client(before) as client:
+            client.admin.create_topic("kept", partitions=1)
+        write(before, "kept", 10)
+        cluster.stop()
+        with pytest.raises(IllegalStateError):
+            cluster.restart("bookie-1")
+        cluster.start()
+        assert cluster.bootstrap_servers == before
+        assert read(before, "kept") == list(range(10))
+    assert (tmp_path / "kept" / "cluster.json").exists()
+    assert "bookie-started" in cluster.log("bookie-1")
+
+
+def test_temporary_data_and_processes_are_gone_at_the_end() -> None:
+    with LocalCluster(bookies=1) as cluster:
+        data, pids = cluster.data, [entry.pid for entry in cluster.processes.values()]
+        assert list(cluster.processes) == ["bookie-1", "broker-1"]
+        with pytest.raises(IllegalStateError, match="known: bookie-1, broker-1"):
+            cluster.kill("bookie-9")
+    assert not data.exists()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_all_killed_at_once_comes_back(cluster: LocalCluster) -> None:
+    """The fsync test: everything that was acknowledged is there after kill -9 of all."""
+    servers = cluster.bootstrap_servers
+    with Client(servers) as client:
+        client.admin.create_topic("all", partitions=1)
+    write(servers, "all", 1000)
+    cluster.kill("supervisor")
+    cluster.start()
+    assert cluster.bootstrap_servers == servers
+    assert read(servers, "all") == list(range(1000))
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    cluster = LocalCluster(data=tmp_path, broker_settings={"bundles": 0})
+    with pytest.raises(NotReady, match=r"broker-1.*bundles"):
+        cluster.start()
+    assert all(entry.pid == 0 for entry in cluster.processes.values())
+
+
+def test_a_test_that_is_killed_takes_its_cluster_with_it(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import os, sys, signal\n"
+        "from octavo.testing import LocalCluster\n"
+        f"cluster = LocalCluster(bookies=1, data={str(tmp_path)!r})\n"
+        "cluster.start()\n"
+        "pids = [entry.pid for entry in cluster.processes.values()]\n"
+        "print(*pids, cluster.cluster.supervisor_pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 3
+    assert os.getpid() not in pids
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30.0)
