@@ -1,4 +1,4 @@
-"""Brokers as the metadata store knows them: registration, directory, elected leader (O-1, O-2)."""
+"""Brokers as the metadata store knows them: registration and directory (O-2)."""
 
 from __future__ import annotations
 

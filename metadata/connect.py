@@ -17,7 +17,9 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError
 
-DEFAULT_SESSION_TIMEOUT_S = 6.0
+SESSION_TIMEOUT_S = 6.0
+EMBEDDED_LEASE_S = 3.0
+"""On one machine only a stopped process goes silent; notice it sooner."""
 
 _SCHEMES = ("zk", "embedded", "memory")
 _memory_clusters: dict[str, MemoryCluster] = {}
@@ -69,20 +71,23 @@ async def connect_store(
     url: str,
     *,
     client_name: str,
-    session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
+    session_timeout_s: float | None = None,
     clock: Clock,
     entropy: Entropy,
 ) -> MetadataStore:
-    """A store with a live session. Raises ConfigError, MetadataUnavailable."""
+    """A store with a live session. Raises ConfigError, MetadataUnavailable.
+
+    `session_timeout_s` None means the default of the scheme.
+    """
     scheme, hosts, _ = parse_url(url)
     if scheme == "memory":
         return memory_cluster(hosts, clock).connect()
     if scheme == "zk":
-        return await _connect_zookeeper(hosts, session_timeout_s)
+        return await _connect_zookeeper(hosts, session_timeout_s or SESSION_TIMEOUT_S)
     store = EmbeddedStore(
         hosts,
         client_name=client_name,
-        session_timeout_s=session_timeout_s,
+        session_timeout_s=session_timeout_s or EMBEDDED_LEASE_S,
         clock=clock,
         entropy=entropy,
     )

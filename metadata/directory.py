@@ -44,6 +44,8 @@ class Directory(Generic[T]):
         self._changed = (
             asyncio.Event()
         )  # replaced at every change, so that each waiter sees the next one
+        # held across the reads of one refresh, so that an older one never overwrites a newer one
+        self._refreshing = asyncio.Lock()
         self._unsubscribe: list[Unsubscribe] = []
         self._live: list[T] = []
 
@@ -70,6 +72,14 @@ class Directory(Generic[T]):
 
     async def refresh(self) -> None:
         """Read everything anew."""
+        async with self._refreshing:
+            found = await self._read()
+            if found != self._live:
+                self._live = found
+                changed, self._changed = self._changed, asyncio.Event()
+                changed.set()
+
+    async def _read(self) -> list[T]:
         found: list[T] = []
         for folder in self._folders:
             for name in await self._store.children(folder):
@@ -80,10 +90,7 @@ class Directory(Generic[T]):
                     found.append(self._parse(folder, entry.value))
                 except MetadataCorrupt as error:  # M-7: alarm, skip, go on
                     _log.error("registration-unreadable", key=f"{folder}/{name}", cause=error.cause)
-        if found != self._live:
-            self._live = found
-            changed, self._changed = self._changed, asyncio.Event()
-            changed.set()
+        return found
 
     def _on_event(self, _key: str) -> None:
         self._dirty.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pathlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -184,7 +184,7 @@ class SqliteTree:
         return found.version
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Generator[None, None, None]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -13,7 +13,7 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import EntryId, LedgerId, Member
 
 NAMES = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=12
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=12
 )
 LEDGER_IDS = st.integers(0, (1 << 63) - 1).map(LedgerId)
 

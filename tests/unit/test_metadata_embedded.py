@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -29,7 +29,7 @@ LEASE_S = 3.0
 @asynccontextmanager
 async def server_on(
     folder: pathlib.Path, clock: ManualClock | None = None, port: int = 0
-) -> AsyncIterator[tuple[EmbeddedMetadataServer, int]]:
+) -> AsyncGenerator[tuple[EmbeddedMetadataServer, int], None]:
     server = EmbeddedMetadataServer(folder, clock or SystemClock())
     bound = await server.start(port)
     try:
@@ -39,7 +39,7 @@ async def server_on(
 
 
 @asynccontextmanager
-async def store_on(port: int, lease_s: float = LEASE_S) -> AsyncIterator[MetadataStore]:
+async def store_on(port: int, lease_s: float = LEASE_S) -> AsyncGenerator[MetadataStore, None]:
     store = await connect_store(
         f"embedded://127.0.0.1:{port}/octavo",
         client_name="test",
@@ -96,7 +96,7 @@ class RawStream:
 
 
 @asynccontextmanager
-async def raw_streams(port: int, count: int) -> AsyncIterator[list[RawStream]]:
+async def raw_streams(port: int, count: int) -> AsyncGenerator[list[RawStream], None]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         streams = [RawStream(channel) for _ in range(count)]
         try:
