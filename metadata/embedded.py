@@ -28,6 +28,7 @@ from octavo.runtime.errors import (
     KeyMissing,
     MetadataUnavailable,
     OctavoError,
+    Overloaded,
     UnknownOutcome,
     VersionConflict,
 )
@@ -39,6 +40,10 @@ _log = get_logger("octavo.metadata.embedded")
 
 IN_FLIGHT_MAX = 512
 """Operations of one store that may wait for a reply; further callers wait for a slot."""
+WATCHES_MAX = 100_000
+"""Keys one store may watch."""
+OUTBOX_MAX = IN_FLIGHT_MAX + WATCHES_MAX
+"""Messages that may wait for the stream: all operations, and all watches after a reconnect."""
 OPERATION_TIMEOUT_S = 10.0
 """Longest wait for a connection, and then for a reply."""
 CLOSE_TIMEOUT_S = 1.0
@@ -74,13 +79,27 @@ class _Connection:
     """One stream: an outbox for requests, and whether anything was received since the last ping."""
 
     def __init__(self) -> None:
-        self.outbox: asyncio.Queue[wire.ClientMessage | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[wire.ClientMessage] = asyncio.Queue(OUTBOX_MAX)
         self.heard = False
         self.call: _Call | None = None
 
+    def send(self, message: wire.ClientMessage) -> bool:
+        """Queue `message`; False when the stream has not taken anything for too long."""
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            self.cut()
+            return False
+        return True
+
+    def cut(self) -> None:
+        """Give the stream up; a new one follows."""
+        if self.call is not None:
+            self.call.cancel()
+
     async def requests(self) -> AsyncIterator[wire.ClientMessage]:
-        while (message := await self.outbox.get()) is not None:
-            yield message
+        while True:
+            yield await self._outbox.get()
 
 
 class EmbeddedStore:
@@ -177,6 +196,8 @@ class EmbeddedStore:
 
     def watch(self, key: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call `callback(key)` after changes of `key` or its child set."""
+        if len(self._watches) >= WATCHES_MAX:
+            raise Overloaded(f"more than {WATCHES_MAX} metadata keys watched")
         if self._watches.add(check_key(key), callback):
             self._tell(wire.ClientMessage(watch=wire.Watch(key=key)))
 
@@ -217,7 +238,9 @@ class EmbeddedStore:
             self._next_request += 1
             message.request_id = request_id
             self._pending[request_id] = _Pending(operation, future)
-            connection.outbox.put_nowait(message)  # bounded by _slots
+            if not connection.send(message):
+                del self._pending[request_id]
+                raise MetadataUnavailable("the metadata store does not take requests")
             try:
                 async with asyncio.timeout(self._operation_timeout_s):
                     reply = await future
@@ -247,7 +270,7 @@ class EmbeddedStore:
 
     def _tell(self, message: wire.ClientMessage) -> None:
         if self._connection is not None:
-            self._connection.outbox.put_nowait(message)
+            self._connection.send(message)
 
     def _fail_pending(self) -> None:
         pending, self._pending = self._pending, {}
@@ -288,7 +311,7 @@ class EmbeddedStore:
                 session_id=self._session_id,
                 secret=self._secret,
             )
-            connection.outbox.put_nowait(wire.ClientMessage(open=opening))
+            connection.send(wire.ClientMessage(open=opening))
             call = metastore_pb2_grpc.MetaStoreStub(channel).Session(connection.requests())
             connection.call = call
             keeper = self._tasks.spawn(self._keep_alive(connection), name="keep-alive")
@@ -299,7 +322,6 @@ class EmbeddedStore:
                 raise EOFError("the server ended the stream")
             finally:
                 self._disconnected()
-                connection.outbox.put_nowait(None)
                 call.cancel()
                 keeper.cancel()
                 await asyncio.wait([keeper])
@@ -323,7 +345,7 @@ class EmbeddedStore:
         self._lease_s = opened.timeout_ms / 1000
         self._backoff.reset()
         for key in self._watches.watched():
-            connection.outbox.put_nowait(wire.ClientMessage(watch=wire.Watch(key=key)))
+            connection.send(wire.ClientMessage(watch=wire.Watch(key=key)))
         self._connection = connection
         self._connected.set()
         self._listeners.set(SessionState.CONNECTED)
@@ -347,12 +369,11 @@ class EmbeddedStore:
         unanswered = 0
         while True:
             connection.heard = False
-            connection.outbox.put_nowait(wire.ClientMessage(ping=wire.Ping()))
+            connection.send(wire.ClientMessage(ping=wire.Ping()))
             await self._clock.sleep(self._lease_s / 3)
             unanswered = 0 if connection.heard else unanswered + 1
             if unanswered == UNANSWERED_PINGS_MAX:
-                if connection.call is not None:
-                    connection.call.cancel()
+                connection.cut()
                 return
 
 

@@ -21,6 +21,9 @@ class WatchTable:
     def __init__(self) -> None:
         self._callbacks: dict[str, list[WatchCallback]] = {}
 
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
     def add(self, key: str, callback: WatchCallback) -> bool:
         """Remember `callback`; True when `key` was not watched before."""
         callbacks = self._callbacks.setdefault(key, [])
