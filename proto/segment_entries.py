@@ -1,9 +1,10 @@
 """Entries of a topic's ledger that are not batches: snapshot 0xB8 and footer 0xB9 (spec groups I8).
 
-Both take no offset. A *snapshot* holds what a new owner needs to go on: end offset, producer windows,
-open transactions, aborted transactions and running figures of the segment. A *footer* is the last
-entry of a ledger that was closed in good order: the sparse offset and time index, and where the
-newest snapshot lies. Little-endian; the last four bytes are a crc32c over everything before them.
+Both take no offset. A *snapshot* holds what a new owner needs to go on: end offset, producer
+windows, open transactions, aborted transactions and running figures of the segment. A *footer* is
+the last entry of a ledger that was closed in good order: the sparse offset and time index, and
+where the newest snapshot lies. Little-endian; the last four bytes are a crc32c over everything
+before them.
 
     u8 magic | u8 version | u16 zero | u32 body bytes | body | u32 crc32c
 
@@ -17,6 +18,7 @@ import sys
 import uuid
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from octavo.runtime.checksum import crc32c
@@ -211,7 +213,7 @@ def decode_footer(payload: bytes) -> Footer:
     body.expect_end()
     footer = Footer(head[0], head[1], head[2], SegmentFigures._make(head[3:7]), *columns)
     for column in (footer.offsets, footer.entries):
-        if any(a >= b for a, b in zip(column, column[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(column)):
             raise CorruptEntry("footer index does not ascend")
     return footer
 

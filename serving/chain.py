@@ -1,9 +1,9 @@
 """The asyncio shell of one partition's segment list: claim it, publish changes, sweep its trash.
 
 Everything that changes the list is a compare-and-set against the version this owner saw last. A
-conflict with another owner's epoch is NotLeader at once; an outcome that stays unknown is settled by
-re-reading before anything else is tried (M-3, ML-7). This is the second half of the argument why two
-owners can never both append (ledger §8.3): an owner rolls only through this list.
+conflict with another owner's epoch is NotLeader at once; an outcome that stays unknown is settled
+by re-reading before anything else is tried (M-3, ML-7). This is the second half of the argument
+why two owners can never both append (ledger §8.3): an owner rolls only through this list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from octavo.serving import segments as lists
 from octavo.serving.ledger_backend import LedgerBackend, Writer
 
 CLAIM_ATTEMPTS_MAX = 8
-"""ML-4 starts over when the list changed under it; beyond this somebody else is the better owner."""
+"""ML-4 starts over when the list changed under it; beyond this somebody else should own it."""
 DRAWS_MAX = 8
 """Ledgers drawn while looking for an id above every earlier one (ML-3)."""
 
@@ -148,7 +148,7 @@ class SegmentChain:
     async def publish(
         self, *, sealed: Segment | None, open_new: bool, base_offset: int
     ) -> Writer | None:
-        """One roll step (ML-5): list what was closed and, if asked, a new ledger from `base_offset`.
+        """One roll step (ML-5): list what was closed and, if asked, a new ledger.
 
         The returned writer may be written to: its ledger is in the list (ledger §8.3, point 4).
         Raises NotLeader when another owner changed the list; after a retriable error call it again.
@@ -171,11 +171,11 @@ class SegmentChain:
         writer, self._unlisted = self._unlisted, None
         return writer
 
-    async def release_unlisted(self) -> None:
+    def release_unlisted(self) -> None:
         """Free the handle of a ledger that never got into the list; the ledger stays (ML-7)."""
         writer, self._unlisted = self._unlisted, None
-        if writer is not None and writer.stopped is None:
-            await writer.close()
+        if writer is not None:
+            writer.abandon("its owner gave the partition up")
 
     def _lists(self, ledger_id: LedgerId) -> bool:
         return any(segment.ledger_id == ledger_id for segment in self.state.segments)
@@ -212,7 +212,7 @@ class SegmentChain:
             raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
 
     async def _settle_doubt(self) -> None:
-        """Re-read the list (ML-7). Another epoch means another owner: stop at once (ledger §8.3)."""
+        """Re-read the list (ML-7); another epoch means another owner: stop (ledger §8.3)."""
         epoch = self.owner_epoch
         found = await self._catalog.read(self._name.topic_id, self._name.partition)
         if found is None:

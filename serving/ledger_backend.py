@@ -1,7 +1,7 @@
 """What a partition needs of the storage layer, as narrow protocols.
 
-`octavo.client.ledger.LedgerClient` fulfils them; tests also drive partitions over an in-memory model
-with the same promises (fencing, LAC, recovery, unknown outcomes).
+`octavo.client.ledger.LedgerClient` fulfils them; tests also drive partitions over an in-memory
+model with the same promises (fencing, LAC, recovery, unknown outcomes).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Writer(Protocol):
     def add(
         self, payload: bytes, on_done: OnDone, on_first_copy: OnFirstCopy | None = None
     ) -> EntryId:
-        """Send an entry; callbacks come in entry order. After a stop the error is UnknownOutcome."""
+        """Send an entry; callbacks come in entry order, UnknownOutcome after a stop (W-6)."""
         ...
 
     async def append(self, payload: bytes) -> EntryId:
@@ -66,6 +66,10 @@ class Writer(Protocol):
 
     async def close(self) -> LedgerMetadata:
         """Close at the LAC (W-9)."""
+        ...
+
+    def abandon(self, cause: str) -> None:
+        """Stop at once without touching metadata; whoever comes next recovers the ledger."""
         ...
 
     def on_stopped(self, callback: Callable[[OctavoError], None]) -> object:

@@ -1,8 +1,9 @@
 """Load a partition: from the newest snapshot and the batch headers after it (spec groups I9).
 
-Reads only CLOSED ledgers. A footer names the newest snapshot; without one (the last owner crashed)
-the ledger's end is searched backwards, which `snapshot_interval_*` keeps short. A snapshot that fails
-its crc gives way to an older one, at worst to a full scan. Sequences are not judged again.
+Reads only CLOSED ledgers. A footer names the newest snapshot; without one (the last owner
+crashed) the ledger's end is searched backwards, which `snapshot_interval_*` keeps short. A
+snapshot that fails its crc gives way to an older one, at worst to a full scan. Sequences are not
+judged again.
 """
 
 from __future__ import annotations

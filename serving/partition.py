@@ -1,9 +1,10 @@
 """One open partition: load it, append to it, roll it, give it up (ledger §8.2, spec groups §2-§4).
 
-A thin asyncio shell over the pure cores `PartitionLog`, `ProducerStates`, `SparseIndex` and the list
-functions. Everything between two awaits is one step on the event loop; batches are admitted and sent
-synchronously. A single *driver* task owns every change of ledger: recover and resolve after a stop
-(ML-6), roll (ML-5), open the next ledger lazily when a batch waits for one, sweep the trash.
+A thin asyncio shell over the pure cores `PartitionLog`, `ProducerStates`, `SparseIndex` and the
+list functions. Everything between two awaits is one step on the event loop; batches are admitted
+and sent synchronously. A single *driver* task owns every change of ledger: recover and resolve
+after a stop (ML-6), roll (ML-5), open the next ledger lazily when a batch waits for one, sweep
+the trash.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class PartitionShell:
         self._driver = self._tasks.spawn(self._drive(), name="driver")
 
     async def close(self, deadline_s: float) -> None:
-        """Unload in good order (O-3): stop accepting, finish what is on its way, footer, close, list.
+        """Unload in good order (O-3): stop accepting, finish what was sent, footer, close, list.
 
         What is not finished at the deadline is abandoned: fencing protects the data.
         """
@@ -167,13 +168,9 @@ class PartitionShell:
         self._stop_serving(reason)
         await self._tasks.close()
         opened, self._open = self._open, None
-        try:  # frees the handles; a close at its own LAC is legal at any time (2.2, W-9)
-            async with asyncio.timeout(self._config.stop_deadline_s):
-                if opened is not None and opened.writer.stopped is None:
-                    await opened.writer.close()
-                await self._chain.release_unlisted()
-        except (OctavoError, TimeoutError) as error:
-            _log.info("ledger-left-open", partition=str(self.name), cause=str(error))
+        if opened is not None:  # not closed in good order: whoever opens next recovers it
+            opened.writer.abandon("its owner gave the partition up")
+        self._chain.release_unlisted()
 
     def _stop_serving(self, reason: OctavoError) -> None:
         if self.state is PartitionStateName.CLOSED:
@@ -231,7 +228,7 @@ class PartitionShell:
             self._wake.set()
 
     def _is_known(self, header: BatchHeader, acks: int, reply: Reply) -> bool:
-        """Apply I2; True when the batch is answered or attached, False when it is to be appended."""
+        """Apply I2; True when the batch is answered or attached, False when it is new."""
         verdict = self._producers.decide(
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
         )
@@ -512,6 +509,10 @@ class PartitionShell:
     def unwatch(self, callback: Callable[[], None]) -> None:
         """Stop calling `callback`."""
         self._watchers.discard(callback)
+
+    def wake_watchers(self) -> None:
+        """Make everybody who waits look again."""
+        self._changed()
 
     def _changed(self) -> None:
         for callback in tuple(self._watchers):

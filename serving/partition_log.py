@@ -1,10 +1,11 @@
-"""Offsets and the fate of batches of one open partition (ledger §8.2 ML-6, spec groups A3-A8). Pure.
+"""Offsets and the fate of batches of one open partition (ledger §8.2 ML-6, spec groups A3-A8).
+Pure.
 
-A batch is *queued* when it got its offset, *sent* when it became an entry of the current ledger, and
-*durable* when its entry was acknowledged. Queue order is offset order is entry order, so each of the
-three is a prefix: the high watermark is the end of the durable one (A3), the end offset the end of
-all. After a ledger stopped, `resolve` splits the sent ones by the closed ledger's last entry (ML-6);
-what is not in it is queued again with the bytes and the offsets it had.
+A batch is *queued* when it got its offset, *sent* when it became an entry of the current ledger,
+and *durable* when its entry was acknowledged. Queue order is offset order is entry order, so each
+of the three is a prefix: the high watermark is the end of the durable one (A3), the end offset
+the end of all. After a ledger stopped, `resolve` splits the sent ones by the closed ledger's last
+entry (ML-6); what is not in it is queued again with the bytes and the offsets it had.
 """
 
 from __future__ import annotations

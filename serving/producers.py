@@ -158,14 +158,12 @@ class ProducerStates(Generic[T]):
                         base_offset=done.base_offset,
                         append_time_ms=done.append_time_ms,
                     )
-        last_known = newest.last_sequence if newest else known.last_sequence
-        return self._place(base_sequence, last, last_known)
-
-    @staticmethod
-    def _place(base: int, last: int, last_known: int) -> Verdict[T]:
-        if base == advance(last_known, 1):
+        last_durable = known.last_sequence if known.epoch == epoch else -1
+        last_known = newest.last_sequence if newest else last_durable
+        if base_sequence == advance(last_known, 1):
             return Verdict(Kind.APPEND)
-        if last_known >= 0 and not _ahead(last_known, last):
+        # Only what is durable may be called a duplicate: pending batches can still fail (I3).
+        if last_durable >= 0 and not _ahead(last_durable, last):
             return Verdict(Kind.DUPLICATE)
         # A gap (base > last_seq + 1) or a partial overlap: never split, never drop silently.
         return Verdict(Kind.OUT_OF_ORDER, last_sequence=last_known)

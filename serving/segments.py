@@ -1,7 +1,7 @@
 """Changes of a partition's segment list and the decision to roll (ledger §8.2, ML-1..ML-9). Pure.
 
-Every function takes the state last read and gives the one to compare-and-set. The list's counts come
-from closed ledgers' metadata, never from a writer's memory (ML-6).
+Every function takes the state last read and gives the one to compare-and-set. The list's counts
+come from closed ledgers' metadata, never from a writer's memory (ML-6).
 """
 
 from __future__ import annotations

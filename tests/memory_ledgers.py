@@ -1,9 +1,9 @@
 """An in-memory storage layer with the promises of the ledger client (spec/ledger.md §3, §4).
 
-Ledger records live in a real metadata store through the real catalog, so every compare-and-set that
-keeps two writers apart is the real one. Bookies are one shared dictionary. A test can withhold
-acknowledgements, take bookies away, decide how much of an unacknowledged tail a recovery finds (R-20),
-and so make every unknown outcome on purpose.
+Ledger records live in a real metadata store through the real catalog, so every compare-and-set
+that keeps two writers apart is the real one. Bookies are one shared dictionary. A test can
+withhold acknowledgements, take bookies away, decide how much of an unacknowledged tail a recovery
+finds (R-20), and so make every unknown outcome on purpose.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class MemoryBackend:
         length = sum(len(entry) - HEADER_BYTES for entry in stored.entries)
         closed = await self._catalog.update(
             ledger_id,
-            lambda record: record
-            if record.state is LedgerState.CLOSED
-            else record.closed(last, length),
+            lambda record: (
+                record if record.state is LedgerState.CLOSED else record.closed(last, length)
+            ),
         )
         return closed.metadata
 
@@ -256,6 +256,9 @@ class MemoryWriter:
         self._stored.durable = len(self._stored.entries)
         self.stop(LedgerClosed(f"ledger {self.ledger_id} is closed"))
         return closed.metadata
+
+    def abandon(self, cause: str) -> None:
+        self.stop(LedgerClosed(cause))
 
     def on_stopped(self, callback: Callable[[OctavoError], None]) -> None:
         self._callbacks.append(callback)

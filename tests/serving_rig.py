@@ -71,9 +71,7 @@ class Broker:
         self.rig = rig
         self.config = config
         self.store: MemoryStore = rig.metadata.connect()
-        self.catalog = PartitionCatalog(
-            self.store, rig.paths, clock=rig.clock, entropy=rig.entropy
-        )
+        self.catalog = PartitionCatalog(self.store, rig.paths, clock=rig.clock, entropy=rig.entropy)
         ledgers = LedgerCatalog(self.store, rig.paths, clock=rig.clock, entropy=rig.entropy)
         self.backend = MemoryBackend(rig.bookies, ledgers)
         self.cold = ColdReader(self.backend, config)

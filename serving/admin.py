@@ -1,0 +1,339 @@
+"""The unary calls: metadata, lookup, offsets, topics, log descriptions, health (spec groups G4).
+
+Errors of one topic, partition or ledger travel in the reply's `Error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from octavo.metadata.bookies import BookieRegistration
+from octavo.metadata.brokers import BrokerDirectory
+from octavo.metadata.producer_ids import ProducerIdAllocator
+from octavo.metadata.store import MetadataStore, SessionState
+from octavo.metadata.topics import PartitionCatalog, Segment, Topic, TopicCatalog
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from octavo.proto.errors import to_wire
+from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.ids import LedgerId
+from octavo.serving.config import BrokerConfig
+from octavo.serving.ownership import Ownership
+from octavo.serving.partition import PartitionShell
+from octavo.serving.read_path import EARLIEST, LATEST, offset_for_time
+from octavo.serving.registry import PartitionRegistry
+from octavo.serving.storage import Storage
+from octavo.serving.topic_admin import TopicAdmin
+from octavo.serving.topic_directory import TopicDirectory
+
+METADATA_TOPICS_MAX = 10_000
+LIST_OFFSETS_MAX = 10_000
+HEALTH_PARTITIONS_MAX = 2_000
+"""Open segments whose degraded mark one health request looks at."""
+CONCURRENT_READS = 32
+
+
+class AdminService:
+    """Answers every unary call of one broker."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        cluster_id: str,
+        store: MetadataStore,
+        storage: Storage,
+        brokers: BrokerDirectory,
+        topics: TopicDirectory,
+        topic_catalog: TopicCatalog,
+        partitions: PartitionCatalog,
+        producer_ids: ProducerIdAllocator,
+        registry: PartitionRegistry,
+        ownership: Ownership,
+        topic_admin: TopicAdmin,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._store = store
+        self._storage = storage
+        self._brokers = brokers
+        self._topics = topics
+        self._topic_catalog = topic_catalog
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+        self._registry = registry
+        self._ownership = ownership
+        self._topic_admin = topic_admin
+
+    # --- finding ------------------------------------------------------------------------------
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataReply:
+        """Brokers, and topics with their owners as last seen."""
+        if len(request.topics) > METADATA_TOPICS_MAX:
+            raise InvalidRequest(f"metadata names more than {METADATA_TOPICS_MAX} topics")
+        reply = pb.MetadataReply(
+            cluster_id=self._cluster_id,
+            answering_broker=self._config.broker_id,
+            brokers=self._broker_infos(),
+            max_record_bytes=MAX_RECORD_BYTES,
+            max_batch_bytes=MAX_BATCH_BYTES,
+        )
+        if request.all_topics:
+            for topic, _ in await self._topic_catalog.list():
+                if not topic.deleting:
+                    reply.topics.append(self._topic_info(topic))
+            return reply
+        for name in request.topics:
+            try:
+                topic = await self._topics.get(name)
+            except OctavoError as error:
+                reply.topics.append(pb.TopicInfo(name=name, error=to_wire(error)))
+                continue
+            for partition in range(topic.partitions):
+                self._registry.start_loading(topic, partition)
+            reply.topics.append(self._topic_info(topic))
+        return reply
+
+    def _broker_infos(self) -> list[pb.BrokerInfo]:
+        return [
+            pb.BrokerInfo(broker_id=broker.broker_id, address=broker.address)
+            for broker in self._brokers.live()
+        ]
+
+    def _topic_info(self, topic: Topic) -> pb.TopicInfo:
+        info = pb.TopicInfo(
+            name=topic.name,
+            topic_id=topic.topic_id.bytes,
+            config=dict(topic.config),
+            created_ms=topic.created_ms,
+        )
+        for partition in range(topic.partitions):
+            owner = self._ownership.hint(self._registry.bundle(topic.topic_id, partition))
+            info.partitions.add(
+                partition=partition,
+                owner_id=owner.broker_id if owner else "",
+                owner_address=owner.address if owner else "",
+            )
+        return info
+
+    async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
+        """O-2: the owner; takes and loads the partition when it is for this broker."""
+        try:
+            topic = await self._topics.get_partition(request.topic, request.partition)
+            bundle = self._registry.bundle(topic.topic_id, request.partition)
+            located = await self._ownership.locate(bundle)
+            if self._ownership.owns(bundle):
+                await self._registry.resolve(
+                    request.topic, request.partition, self._config.load_wait_s
+                )
+        except OctavoError as error:
+            return pb.LookupReply(error=to_wire(error))
+        return pb.LookupReply(
+            owner_id=located.broker_id, owner_address=located.address, redirect=located.redirect
+        )
+
+    async def init_producer_id(self, _request: pb.InitProducerIdRequest) -> pb.InitProducerIdReply:
+        """I1: an id nobody else has or had."""
+        try:
+            producer_id = await self._producer_ids.allocate()
+        except OctavoError as error:
+            return pb.InitProducerIdReply(producer_id=-1, producer_epoch=-1, error=to_wire(error))
+        return pb.InitProducerIdReply(producer_id=producer_id, producer_epoch=0)
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsReply:
+        """Earliest, latest, or the first record at or after a time (F6)."""
+        if len(request.offsets) > LIST_OFFSETS_MAX:
+            raise InvalidRequest(f"more than {LIST_OFFSETS_MAX} offsets asked for")
+        gate = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def one(asked: pb.ListOffset) -> pb.ListedOffset:
+            listed = pb.ListedOffset(topic=asked.topic, partition=asked.partition, offset=-1)
+            try:
+                async with gate:
+                    shell = await self._resolve(asked.topic, asked.partition)
+                    listed.offset, listed.timestamp_ms = await self._find(shell, asked.timestamp_ms)
+            except OctavoError as error:
+                listed.error.CopyFrom(to_wire(error))
+            return listed
+
+        found = await asyncio.gather(*(one(asked) for asked in request.offsets))
+        return pb.ListOffsetsReply(offsets=found)
+
+    @staticmethod
+    async def _find(shell: PartitionShell, timestamp_ms: int) -> tuple[int, int]:
+        if timestamp_ms == EARLIEST:
+            return shell.log_start, -1
+        if timestamp_ms == LATEST:
+            return shell.high_watermark, -1
+        if timestamp_ms < 0:
+            raise InvalidRequest(f"timestamp {timestamp_ms} is neither a time, -1 nor -2")
+        return await offset_for_time(shell.view(), timestamp_ms)
+
+    async def _resolve(self, topic: str, partition: int) -> PartitionShell:
+        return await self._registry.resolve(topic, partition, self._config.load_wait_s)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicReply:
+        """F133."""
+        try:
+            topic = await self._topic_admin.create(
+                request.name, request.partitions, dict(request.config)
+            )
+        except OctavoError as error:
+            return pb.CreateTopicReply(error=to_wire(error))
+        return pb.CreateTopicReply(topic=self._topic_info(topic))
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicReply:
+        """F134."""
+        try:
+            await self._topic_admin.delete(request.name)
+        except OctavoError as error:
+            return pb.DeleteTopicReply(error=to_wire(error))
+        return pb.DeleteTopicReply()
+
+    async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsReply:
+        """F135."""
+        found, more = await self._topic_admin.list(
+            include_internal=request.include_internal, after=request.after, limit=request.limit
+        )
+        return pb.ListTopicsReply(topics=[self._topic_info(topic) for topic in found], more=more)
+
+    # --- the log ------------------------------------------------------------------------------
+
+    async def describe_log(self, request: pb.DescribeLogRequest) -> pb.DescribeLogReply:
+        """F076: segments with their ledger records, as a reader of bookies needs them."""
+        try:
+            shell = await self._resolve(request.topic, request.partition)
+            state, opened = shell.described()
+            segments = [s for s in state.segments if s.end_offset is not None]
+            if opened is not None:
+                segments.append(opened)
+            infos = await self._segment_infos(segments, shell.high_watermark)
+        except OctavoError as error:
+            return pb.DescribeLogReply(error=to_wire(error))
+        return pb.DescribeLogReply(
+            log_start=shell.log_start,
+            high_watermark=shell.high_watermark,
+            segments=infos,
+            bookies=_bookie_infos(self._storage.bookies()),
+            owner_epoch=shell.owner_epoch,
+        )
+
+    async def _segment_infos(
+        self, segments: Iterable[Segment], high_watermark: int
+    ) -> list[pb.SegmentInfo]:
+        gate = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def one(segment: Segment) -> pb.SegmentInfo:
+            async with gate:
+                record = await self._storage.read_record(segment.ledger_id)
+            closed = segment.end_offset is not None
+            return pb.SegmentInfo(
+                ledger_id=segment.ledger_id,
+                base_offset=segment.base_offset,
+                end_offset=segment.end_offset if segment.end_offset is not None else high_watermark,
+                state="CLOSED" if closed else "OPEN",
+                size_bytes=segment.size_bytes,
+                first_append_ms=segment.first_append_ms,
+                last_append_ms=segment.last_append_ms,
+                last_entry=segment.last_entry if closed else -1,
+                ledger_record=record.to_bytes(),
+                max_timestamp_ms=segment.max_timestamp_ms,
+            )
+
+        return list(await asyncio.gather(*(one(segment) for segment in segments)))
+
+    async def roll(self, request: pb.RollRequest) -> pb.RollReply:
+        """Close the open segment so that exports see it."""
+        try:
+            shell = await self._resolve(request.topic, request.partition)
+            async with asyncio.timeout(self._config.unload_deadline_s):
+                return pb.RollReply(high_watermark=await shell.roll())
+        except TimeoutError:
+            error: OctavoError = InvalidRequest("the segment could not be closed in time")
+            return pb.RollReply(error=to_wire(error))
+        except OctavoError as refused:
+            return pb.RollReply(error=to_wire(refused))
+
+    # --- health -------------------------------------------------------------------------------
+
+    async def cluster_health(self, _request: pb.ClusterHealthRequest) -> pb.ClusterHealthReply:
+        """Who is there, and how many open ledgers have too few copies."""
+        connected = self._store.session_state is SessionState.CONNECTED
+        return pb.ClusterHealthReply(
+            cluster_id=self._cluster_id,
+            brokers=self._broker_infos(),
+            bookies=_bookie_infos(self._storage.bookies()),
+            metadata_connected=connected,
+            write_quorum=self._config.write_quorum,
+            ack_quorum=self._config.ack_quorum,
+            degraded_ledgers=await self._degraded() if connected else 0,
+        )
+
+    async def _degraded(self) -> int:
+        """Degraded open ledgers of the whole cluster, up to HEALTH_PARTITIONS_MAX partitions."""
+        gate = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def one(topic: Topic, partition: int) -> int:
+            async with gate:
+                found = await self._partitions.read_hint(topic.topic_id, partition)
+                if found is None or not found.state.segments:
+                    return 0
+                last = found.state.segments[-1]
+                if last.end_offset is not None:
+                    return 0
+                return int((await self._storage.read_record(last.ledger_id)).degraded)
+
+        try:
+            wanted = [
+                (topic, partition)
+                for topic, _ in await self._topic_catalog.list()
+                if not topic.deleting
+                for partition in range(topic.partitions)
+            ]
+            wanted = wanted[:HEALTH_PARTITIONS_MAX]
+            found = await asyncio.gather(
+                *(one(topic, partition) for topic, partition in wanted), return_exceptions=True
+            )
+        except OctavoError:
+            return 0
+        return sum(count for count in found if isinstance(count, int))
+
+    async def show_ledger(self, request: pb.ShowLedgerRequest) -> pb.ShowLedgerReply:
+        """A ledger's record, and what each of its bookies says."""
+        try:
+            if request.ledger_id < 0:
+                raise InvalidRequest(f"{request.ledger_id} is not a ledger id")
+            record = await self._storage.read_record(LedgerId(request.ledger_id))
+            holders = await self._storage.holders(record)
+        except OctavoError as error:
+            return pb.ShowLedgerReply(error=to_wire(error))
+        return pb.ShowLedgerReply(
+            ledger_record=record.to_bytes(),
+            holders=[
+                pb.HeldBy(
+                    bookie_id=held.member.bookie_id,
+                    incarnation=str(held.member.incarnation),
+                    reachable=held.reachable,
+                    last_add_confirmed=held.last_add_confirmed,
+                    fenced=held.fenced,
+                    error=held.error,
+                )
+                for held in holders
+            ],
+        )
+
+
+def _bookie_infos(bookies: Iterable[BookieRegistration]) -> list[pb.BookieInfo]:
+    return [
+        pb.BookieInfo(
+            bookie_id=bookie.bookie_id,
+            incarnation=str(bookie.incarnation),
+            wire_address=bookie.wire_address,
+            control_address=bookie.control_address,
+            state=bookie.state,
+        )
+        for bookie in bookies
+    ]

@@ -1,0 +1,205 @@
+"""Long-poll fetch over many partitions (spec groups F1-F5): event driven, whole batches, bounded.
+
+One `Fetcher` serves one stream. It answers when enough bytes are readable, when a partition has
+an error or moved, when the client sent its next request, or at max_wait; partitions wake it by
+callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import to_wire
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
+from octavo.serving.budget import ByteBudget
+from octavo.serving.config import BrokerConfig
+from octavo.serving.partition import PartitionShell
+from octavo.serving.read_path import available_bytes, check_offset, read_at
+from octavo.serving.registry import PartitionRegistry
+
+DEFAULT_PARTITION_BYTES = 1_048_576
+LOAD_WAIT_MIN_S = 1.0
+"""A partition that is just being loaded is waited for at least this long before NOT_LEADER."""
+
+
+@dataclass
+class _Slot:
+    """One partition of the request."""
+
+    asked: pb.FetchPartition
+    shell: PartitionShell | None = None
+    error: OctavoError | None = None
+
+    @property
+    def max_bytes(self) -> int:
+        return self.asked.max_bytes if self.asked.max_bytes > 0 else DEFAULT_PARTITION_BYTES
+
+
+class FetchResult:
+    """A reply and the bytes it holds of the broker's budget until it was written (BP-2)."""
+
+    def __init__(self, reply: pb.FetchReply, budget: ByteBudget, reserved: int) -> None:
+        self.reply = reply
+        self._budget = budget
+        self._reserved = reserved
+
+    def written(self) -> None:
+        """The reply left; give the budget back."""
+        self._budget.release(self._reserved)
+        self._reserved = 0
+
+
+class Fetcher:
+    """Answers the fetch requests of one stream, one after the other."""
+
+    def __init__(
+        self, registry: PartitionRegistry, budget: ByteBudget, config: BrokerConfig, clock: Clock
+    ) -> None:
+        self._registry = registry
+        self._budget = budget
+        self._config = config
+        self._clock = clock
+        self._rotation = 0
+        self._look = asyncio.Event()
+        self._hurry = False
+
+    def hurry(self, *, hurry: bool = True) -> None:
+        """The client already sent its next request: do not wait any longer."""
+        self._hurry = hurry
+        self._look.set()
+
+    async def fetch(self, request: pb.FetchRequest) -> FetchResult:
+        """Answer one request; raises InvalidRequest only for what cannot be answered at all."""
+        self._check(request)
+        max_wait_ms = min(max(0, request.max_wait_ms), self._config.fetch_max_wait_ms)
+        deadline_s = self._clock.monotonic() + max_wait_ms / 1000
+        slots = await self._resolve(request.partitions, max_wait_ms / 1000)
+        shells = {slot.shell for slot in slots if slot.shell is not None}
+        for shell in shells:
+            shell.watch(self._look.set)
+        try:
+            available = await self._wait(slots, max(0, request.min_bytes), deadline_s)
+        finally:
+            for shell in shells:
+                shell.unwatch(self._look.set)
+        max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
+        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
+        reserved = min(max_bytes, available)
+        await self._budget.take(reserved)
+        try:
+            reply = await self._read(request, slots, max_bytes)
+        except BaseException:
+            self._budget.release(reserved)
+            raise
+        return FetchResult(reply, self._budget, reserved)
+
+    def _check(self, request: pb.FetchRequest) -> None:
+        count = len(request.partitions)
+        if count > self._config.fetch_max_partitions:
+            raise InvalidRequest(
+                f"fetch names {count} partitions, limit {self._config.fetch_max_partitions}"
+            )
+        for asked in request.partitions:
+            if not asked.topic or asked.partition < 0:
+                raise InvalidRequest("fetch names no topic or a negative partition")
+
+    async def _resolve(self, asked: Sequence[pb.FetchPartition], max_wait_s: float) -> list[_Slot]:
+        slots = [_Slot(one) for one in asked]
+        missing: list[_Slot] = []
+        for slot in slots:
+            slot.shell = self._registry.find(slot.asked.topic, slot.asked.partition)
+            if slot.shell is None:
+                missing.append(slot)
+        if missing:
+            wait_s = max(LOAD_WAIT_MIN_S, max_wait_s)
+            await asyncio.gather(*(self._resolve_one(slot, wait_s) for slot in missing))
+        return slots
+
+    async def _resolve_one(self, slot: _Slot, wait_s: float) -> None:
+        try:
+            slot.shell = await self._registry.resolve(
+                slot.asked.topic, slot.asked.partition, wait_s
+            )
+        except OctavoError as error:
+            slot.error = error
+
+    async def _wait(self, slots: list[_Slot], min_bytes: int, deadline_s: float) -> int:
+        """Wait as F1 says; returns how many bytes can be read now."""
+        while True:
+            self._look.clear()
+            available = self._look_at(slots)
+            left_s = deadline_s - self._clock.monotonic()
+            failed = any(slot.error is not None for slot in slots)
+            if available >= min_bytes or failed or left_s <= 0 or self._hurry:
+                return available
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._look.wait()
+            except TimeoutError:
+                return self._look_at(slots)
+
+    def _look_at(self, slots: list[_Slot]) -> int:
+        available = 0
+        for slot in slots:
+            if slot.error is not None or slot.shell is None:
+                continue
+            asked = slot.asked
+            try:
+                if self._registry.find(asked.topic, asked.partition) is not slot.shell:
+                    # Moved, unloaded, or the session is lost (G3).
+                    raise slot.shell.gone or NotLeader(f"{slot.shell.name} is not served here now")
+                view = slot.shell.view()
+                check_offset(view, asked.offset)
+                available += min(available_bytes(view, asked.offset), slot.max_bytes)
+            except OctavoError as error:
+                slot.error = error
+        return available
+
+    async def _read(
+        self, request: pb.FetchRequest, slots: list[_Slot], max_bytes: int
+    ) -> pb.FetchReply:
+        reply = pb.FetchReply(correlation=request.correlation)
+        left = max_bytes
+        self._rotation += 1
+        start = self._rotation % len(slots) if slots else 0
+        nothing_yet = True
+        for slot in slots[start:] + slots[:start]:  # F2: the order rotates
+            fetched = await self._read_slot(slot, left, at_least_one=nothing_yet)
+            size = sum(map(len, fetched.batches))
+            left -= size
+            nothing_yet = nothing_yet and size == 0
+            reply.partitions.append(fetched)
+        return reply
+
+    async def _read_slot(
+        self, slot: _Slot, left: int, *, at_least_one: bool
+    ) -> pb.FetchedPartition:
+        asked = slot.asked
+        fetched = pb.FetchedPartition(
+            topic=asked.topic, partition=asked.partition, next_offset=asked.offset
+        )
+        shell = slot.shell
+        if shell is not None:
+            fetched.log_start = shell.log_start
+            fetched.high_watermark = shell.high_watermark
+            fetched.last_stable_offset = shell.high_watermark
+            fetched.owner_epoch = shell.owner_epoch
+        if shell is None or slot.error is not None:
+            fetched.error.CopyFrom(to_wire(slot.error or NotLeader()))
+            return fetched
+        try:
+            view = shell.view()
+            limit = min(left, slot.max_bytes)
+            if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
+                found = await read_at(view, asked.offset, limit, at_least_one=at_least_one)
+                fetched.batches.extend(found.batches)
+                fetched.next_offset = found.next_offset
+            fetched.high_watermark = view.high_watermark
+            fetched.last_stable_offset = view.high_watermark
+        except OctavoError as error:
+            fetched.error.CopyFrom(to_wire(error))
+        return fetched

@@ -1,0 +1,53 @@
+"""Which broker should serve which bundle: rendezvous hashing under a capacity limit. Pure.
+
+Every broker computes the same answer from the number of bundles and the set of live brokers. Each
+bundle goes to the broker with the highest hash of (bundle, broker) that still has room; nobody
+holds more than one bundle above the average (F145). When the set changes, few bundles move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from functools import lru_cache
+
+
+def stable_hash(text: str) -> int:
+    """64 bits that are equal in every process (G1: never Python's own hash)."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def bundle_of(topic_id: uuid.UUID, partition: int, bundles: int) -> int:
+    """The bundle a partition belongs to (O-1)."""
+    return stable_hash(f"{topic_id.hex}/{partition}") % bundles
+
+
+@lru_cache(maxsize=16)
+def _assign(bundles: int, brokers: tuple[str, ...]) -> tuple[str, ...]:
+    room = dict.fromkeys(brokers, bundles // len(brokers))
+    spare = bundles % len(brokers)  # this many brokers may hold one more
+    owners: list[str] = []
+    for bundle in range(bundles):
+        ranked = sorted(brokers, key=lambda broker: stable_hash(f"{bundle}|{broker}"), reverse=True)
+        chosen = next((b for b in ranked if room[b] > 0 or (room[b] == 0 and spare > 0)), ranked[0])
+        if room[chosen] == 0:
+            spare -= 1
+        room[chosen] -= 1
+        owners.append(chosen)
+    return tuple(owners)
+
+
+def preferred_owners(bundles: int, brokers: Sequence[str]) -> tuple[str, ...]:
+    """The preferred broker of each bundle; empty when no broker lives."""
+    if not brokers:
+        return ()
+    return _assign(bundles, tuple(sorted(set(brokers))))
+
+
+def excess(held: Sequence[int], me: str, bundles: int, brokers: Sequence[str]) -> list[int]:
+    """Bundles that `me` holds although another live broker is preferred, in order."""
+    owners = preferred_owners(bundles, brokers)
+    if not owners or me not in brokers:
+        return []
+    return sorted(bundle for bundle in held if owners[bundle] != me)

@@ -1,0 +1,231 @@
+"""The open partitions of this broker: load on demand, find, unload by bundle or topic.
+
+`find` is the hot path: one dictionary look-up and one set membership. Everything that is not served
+here leaves as the error that tells a client where to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from octavo.metadata.topics import Topic
+from octavo.runtime.errors import (
+    NotLeader,
+    OctavoError,
+    UnknownTopic,
+)
+from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.telemetry import get_logger
+from octavo.serving.chain import PartitionName
+from octavo.serving.ownership import Ownership
+from octavo.serving.partition import PartitionShell
+from octavo.serving.partition_deps import PartitionDeps, PartitionStateName
+from octavo.serving.placement import bundle_of
+from octavo.serving.topic_config import settings_of
+from octavo.serving.topic_directory import TopicDirectory
+
+CONCURRENT_CLOSES = 64
+
+_log = get_logger("octavo.serving.registry")
+
+_Key = tuple[str, int]
+
+
+class _Served:
+    def __init__(self, shell: PartitionShell, bundle: int) -> None:
+        self.shell = shell
+        self.bundle = bundle
+
+
+class PartitionRegistry:
+    """All partitions served by one broker."""
+
+    def __init__(
+        self, deps: PartitionDeps, topics: TopicDirectory, ownership: Callable[[], Ownership]
+    ) -> None:
+        self._deps = deps
+        self._config = deps.config
+        self._topics = topics
+        self._ownership = ownership
+        self._served: dict[_Key, _Served] = {}
+        self._loading: dict[_Key, asyncio.Task[OctavoError | None]] = {}
+        self._tasks = TaskOwner("partitions")
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    def shells(self) -> list[PartitionShell]:
+        """Every open partition."""
+        return [served.shell for served in self._served.values()]
+
+    def bundle(self, topic_id: uuid.UUID, partition: int) -> int:
+        """The bundle of a partition."""
+        return bundle_of(topic_id, partition, self._config.bundles)
+
+    def find(self, topic: str, partition: int) -> PartitionShell | None:
+        """The shell, if the partition is loaded and its bundle is ours (G3)."""
+        served = self._served.get((topic, partition))
+        if served is None or not self._ownership().owns(served.bundle):
+            return None
+        return served.shell
+
+    async def resolve(self, topic: str, partition: int, wait_s: float) -> PartitionShell:
+        """The shell, loading it if the bundle is ours, for at most `wait_s`.
+
+        Raises UnknownTopic, InvalidPartition, NotLeader (with the owner when known), or why the
+        partition cannot be loaded.
+        """
+        shell = self.find(topic, partition)
+        if shell is not None:
+            return shell
+        found = await self._topics.get_partition(topic, partition)
+        bundle = self.bundle(found.topic_id, partition)
+        if not self._ownership().owns(bundle):
+            raise self._elsewhere(topic, partition, bundle)
+        task = self._load(found, partition, bundle)
+        done, _ = await asyncio.wait({task}, timeout=wait_s)
+        if not done:
+            raise NotLeader(f"{topic}-{partition} is being recovered, ask again")  # I9
+        error = None if task.cancelled() else task.result()
+        if error is not None:
+            raise error
+        shell = self.find(topic, partition)
+        if shell is None:
+            raise NotLeader(f"{topic}-{partition} moved while it was loaded")
+        return shell
+
+    def start_loading(self, topic: Topic, partition: int) -> None:
+        """Begin to load a partition that clients will soon ask for, if its bundle is ours."""
+        bundle = self.bundle(topic.topic_id, partition)
+        if (topic.name, partition) not in self._served and self._ownership().owns(bundle):
+            self._load(topic, partition, bundle)
+
+    def _elsewhere(self, topic: str, partition: int, bundle: int) -> NotLeader:
+        located = self._ownership().hint(bundle)
+        if located is None:
+            return NotLeader(f"{topic}-{partition} is not served here")
+        return NotLeader(
+            f"{topic}-{partition} is served by {located.broker_id}",
+            owner_id=located.broker_id,
+            owner_address=located.address,
+        )
+
+    def _load(self, topic: Topic, partition: int, bundle: int) -> asyncio.Task[OctavoError | None]:
+        key = (topic.name, partition)
+        task = self._loading.get(key)
+        if task is None:
+            task = self._tasks.spawn(self._open(topic, partition, bundle), name=f"load {key}")
+            self._loading[key] = task
+            task.add_done_callback(lambda _: self._loading.pop(key, None))
+        return task
+
+    async def _open(self, topic: Topic, partition: int, bundle: int) -> OctavoError | None:
+        name = PartitionName(topic.name, topic.topic_id, partition)
+        settings = settings_of(topic.config, self._config)
+        shell = PartitionShell(name, settings, self._deps, on_gone=self._on_gone)
+        try:
+            async with asyncio.timeout(self._config.recovery_timeout_s):
+                await shell.open()
+        except TimeoutError:
+            return NotLeader(f"{name} could not be recovered in time")
+        except OctavoError as error:
+            _log.warning("partition-not-loaded", partition=str(name), cause=str(error))
+            return error
+        if self._stopping or not self._ownership().owns(bundle):
+            await shell.close(self._config.unload_deadline_s)
+            return NotLeader(f"{name} moved while it was loaded")
+        self._served[(topic.name, partition)] = _Served(shell, bundle)
+        return None
+
+    def _on_gone(self, shell: PartitionShell, reason: OctavoError) -> None:
+        """The shell gave up by itself; forget it and free its handles."""
+        key = (shell.name.topic, shell.name.partition)
+        served = self._served.get(key)
+        if served is not None and served.shell is shell:
+            del self._served[key]
+        if isinstance(reason, UnknownTopic):
+            self._topics.forget()
+        if not self._stopping:
+            self._tasks.spawn(shell.abandon(reason), name=f"abandon {shell.name}")
+
+    # --- leaving ------------------------------------------------------------------------------
+
+    async def unload_bundle(self, bundle: int) -> None:
+        """Close the bundle's partitions in good order (O-3)."""
+        await self._close_all([s.shell for s in self._of_bundle(bundle)])
+
+    async def abandon_bundle(self, bundle: int) -> None:
+        """Another broker owns the bundle: drop its partitions at once."""
+        shells = [served.shell for served in self._of_bundle(bundle)]
+        await asyncio.gather(
+            *(self._drop(shell, NotLeader(f"{shell.name} has another owner")) for shell in shells)
+        )
+
+    async def revalidate_bundle(self, bundle: int) -> None:
+        """Drop partitions whose list carries another owner's epoch by now (O-5)."""
+        for served in self._of_bundle(bundle):
+            if not await served.shell.still_ours():
+                await self._drop(served.shell, NotLeader(f"{served.shell.name} had another owner"))
+
+    async def drop_topic(self, topic_id: uuid.UUID) -> None:
+        """The topic is deleted: its partitions answer UNKNOWN_TOPIC."""
+        for shell in self.shells():
+            if shell.name.topic_id == topic_id:
+                await self._drop(shell, UnknownTopic(f"topic {shell.name.topic!r} was deleted"))
+
+    async def check_topics(self) -> None:
+        """Drop partitions of topics that were deleted, or deleted and created again."""
+        for name in {shell.name.topic for shell in self.shells()}:
+            topic_id: uuid.UUID | None = None
+            try:
+                topic_id = (await self._topics.get(name)).topic_id
+            except UnknownTopic:
+                topic_id = None
+            except OctavoError:
+                continue
+            for shell in self.shells():
+                if shell.name.topic == name and shell.name.topic_id != topic_id:
+                    await self._drop(shell, UnknownTopic(f"topic {name!r} was deleted"))
+
+    def suspended(self) -> None:
+        """The session is lost: waiting fetches must look again (G3)."""
+        for shell in self.shells():
+            shell.wake_watchers()
+
+    def tick(self) -> None:
+        """Once a second for every partition."""
+        for shell in self.shells():
+            shell.tick()
+
+    async def close(self) -> None:
+        """Unload everything."""
+        self._stopping = True
+        await self._close_all(self.shells())
+        await self._tasks.close()
+
+    def _of_bundle(self, bundle: int) -> list[_Served]:
+        return [served for served in self._served.values() if served.bundle == bundle]
+
+    async def _close_all(self, shells: list[PartitionShell]) -> None:
+        gate = asyncio.Semaphore(CONCURRENT_CLOSES)
+
+        async def close(shell: PartitionShell) -> None:
+            async with gate:
+                await shell.close(self._config.unload_deadline_s)
+            self._forget(shell)
+
+        await asyncio.gather(*(close(shell) for shell in shells))
+
+    async def _drop(self, shell: PartitionShell, reason: OctavoError) -> None:
+        self._forget(shell)
+        if shell.state is not PartitionStateName.CLOSED:
+            await shell.abandon(reason)
+
+    def _forget(self, shell: PartitionShell) -> None:
+        key = (shell.name.topic, shell.name.partition)
+        served = self._served.get(key)
+        if served is not None and served.shell is shell:
+            del self._served[key]

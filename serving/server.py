@@ -1,0 +1,305 @@
+"""The broker: gRPC service over the partitions it owns (design.md §6).
+
+Composes registration, ownership, topics, partitions and storage; owns their order of start and
+stop. Request bytes are parsed here, not by the gRPC library, so that garbage is INVALID_ARGUMENT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from octavo.metadata.bookies import CookieCatalog
+from octavo.metadata.brokers import BrokerDirectory, BrokerInfo, BrokerRegistrar
+from octavo.metadata.bundles import BundleRegistry
+from octavo.metadata.connect import root_of
+from octavo.metadata.paths import Paths
+from octavo.metadata.producer_ids import ProducerIdAllocator
+from octavo.metadata.store import MetadataStore, SessionState
+from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import abort
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.telemetry import get_logger
+from octavo.serving.admin import AdminService
+from octavo.serving.budget import ByteBudget
+from octavo.serving.cache import TailCache
+from octavo.serving.cold import ColdReader
+from octavo.serving.config import BrokerConfig
+from octavo.serving.ledger_storage import LedgerStorage
+from octavo.serving.ownership import BundleEvents, Ownership
+from octavo.serving.partition_deps import PartitionDeps
+from octavo.serving.registry import PartitionRegistry
+from octavo.serving.storage import Storage
+from octavo.serving.streams import FetchStream, ProduceStream
+from octavo.serving.topic_admin import TopicAdmin
+from octavo.serving.topic_directory import TopicDirectory
+
+SERVICE = "octavo.broker.Broker"
+RESUME_DELETIONS_TICKS = 60
+KEEPALIVE_MS = 10_000
+
+_log = get_logger("octavo.serving.server")
+_Request = TypeVar("_Request", bound=Message)
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class _Parsed(Protocol[_Request]):
+    def FromString(self, data: bytes, /) -> _Request: ...  # protobuf's own name
+
+
+class BrokerServer:
+    """One broker process.
+
+    Args:
+        storage: where ledgers live; None builds the real quorum client.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MetadataStore,
+        clock: Clock,
+        entropy: Entropy,
+        storage: Storage | None = None,
+    ) -> None:
+        self.config = config
+        self.address = ""
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._paths = Paths(root_of(config.metadata_url))
+        self._storage: Storage = storage or LedgerStorage(
+            store, self._paths, config, clock=clock, entropy=entropy
+        )
+        self._topic_catalog = TopicCatalog(store, self._paths, clock=clock, entropy=entropy)
+        self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
+        self._brokers = BrokerDirectory(store, self._paths, clock=clock)
+        self._topics = TopicDirectory(self._topic_catalog, self._topics_changed)
+        self._cold = ColdReader(self._storage.backend, config)
+        self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
+        self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
+        self.registry = PartitionRegistry(self._deps(), self._topics, lambda: self.ownership)
+        self._topic_admin = TopicAdmin(
+            self._topic_catalog,
+            self._partitions,
+            self._storage.backend,
+            config=config,
+            clock=clock,
+            live_bookies=self._live_bookies,
+            drop_topic=self._drop_topic,
+        )
+        self._tasks = TaskOwner("broker")
+        self._check_topics = asyncio.Event()
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._registrar: BrokerRegistrar | None = None
+        self._ownership: Ownership | None = None
+
+    def _deps(self) -> PartitionDeps:
+        return PartitionDeps(
+            backend=self._storage.backend,
+            catalog=self._partitions,
+            config=self.config,
+            clock=self._clock,
+            entropy=self._entropy,
+            tail_cache=TailCache(self.config.tail_cache_bytes),
+            cold=self._cold,
+            live_bookies=self._live_bookies,
+            metadata_connected=lambda: self._store.session_state is SessionState.CONNECTED,
+        )
+
+    def _live_bookies(self) -> int:
+        return sum(bookie.state == "rw" for bookie in self._storage.bookies())
+
+    def _topics_changed(self) -> None:
+        self._check_topics.set()
+
+    async def _drop_topic(self, topic: Topic) -> None:
+        self._topics.forget()
+        await self.registry.drop_topic(topic.topic_id)
+
+    @property
+    def ownership(self) -> Ownership:
+        """The bundles of this broker; exists once started."""
+        if self._ownership is None:
+            raise RuntimeError("the broker is not started")
+        return self._ownership
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, connect to storage, register; `address` is set afterwards."""
+        config = self.config
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", config.max_receive_bytes),
+                ("grpc.max_send_message_length", config.max_send_bytes),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+                ("grpc.http2.max_ping_strikes", 0),
+            )
+        )
+        self._server = server
+        port = server.add_insecure_port(f"{config.host}:{config.port}")
+        self.address = config.advertised_address or f"{config.host}:{port}"
+        me = BrokerInfo(
+            config.broker_id, self.address, self._entropy.token(), self._clock.wall_ms()
+        )
+        cookies = CookieCatalog(self._store, self._paths, clock=self._clock, entropy=self._entropy)
+        cluster_id = await cookies.cluster_id()
+        await self._storage.start()
+        await self._brokers.start()
+        self._topics.start()
+        self._ownership = Ownership(
+            me,
+            store=self._store,
+            registry=BundleRegistry(self._store, self._paths, clock=self._clock),
+            brokers=self._brokers,
+            config=config,
+            clock=self._clock,
+            events=BundleEvents(
+                unload=self.registry.unload_bundle,
+                abandon=self.registry.abandon_bundle,
+                revalidate=self.registry.revalidate_bundle,
+                suspended=self.registry.suspended,
+            ),
+        )
+        await self._ownership.start()
+        admin = AdminService(
+            config=config,
+            cluster_id=cluster_id,
+            store=self._store,
+            storage=self._storage,
+            brokers=self._brokers,
+            topics=self._topics,
+            topic_catalog=self._topic_catalog,
+            partitions=self._partitions,
+            producer_ids=ProducerIdAllocator(self._store, self._paths),
+            registry=self.registry,
+            ownership=self._ownership,
+            topic_admin=self._topic_admin,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, self._handlers(admin)),)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)  # until registered
+        await server.start()
+        self._registrar = BrokerRegistrar(self._store, self._paths, me, clock=self._clock)
+        await self._registrar.register()
+        await self._brokers.refresh()
+        self._tasks.spawn(self._keep_house(), name="housekeeping")
+        self._tasks.spawn(self._follow_topics(), name="topics")
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        _log.info("broker-started", broker=config.broker_id, address=self.address)
+
+    async def stop(self) -> None:
+        """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._tasks.close()
+        try:
+            async with asyncio.timeout(self.config.stop_deadline_s):
+                if self._registrar is not None:
+                    await self._registrar.close()
+                await self.registry.close()
+                if self._ownership is not None:
+                    await self._ownership.close()
+        except TimeoutError:
+            _log.warning("broker-stops-late", broker=self.config.broker_id)
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+        self._topics.close()
+        await self._brokers.close()
+        await self._cold.close()
+        await self._storage.close()
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", SERVICE):
+            await self._health.set(service, status)
+
+    async def _keep_house(self) -> None:
+        ticks = 0
+        while True:
+            await self._clock.sleep(self.config.housekeeping_interval_s)
+            self.registry.tick()
+            ticks += 1
+            if ticks % RESUME_DELETIONS_TICKS == 0 and self._is_first_broker():
+                try:
+                    await self._topic_admin.resume()
+                except OctavoError as error:
+                    _log.info("deletions-not-resumed", cause=error.cause)
+
+    def _is_first_broker(self) -> bool:
+        live = sorted(broker.broker_id for broker in self._brokers.live())
+        return live[:1] == [self.config.broker_id]
+
+    async def _follow_topics(self) -> None:
+        while True:
+            await self._check_topics.wait()
+            self._check_topics.clear()
+            await self.registry.check_topics()
+
+    # --- wire ---------------------------------------------------------------------------------
+
+    def _handlers(self, admin: AdminService) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        unary = {
+            "Metadata": _unary(pb.MetadataRequest, admin.metadata),
+            "Lookup": _unary(pb.LookupRequest, admin.lookup),
+            "InitProducerId": _unary(pb.InitProducerIdRequest, admin.init_producer_id),
+            "ListOffsets": _unary(pb.ListOffsetsRequest, admin.list_offsets),
+            "CreateTopic": _unary(pb.CreateTopicRequest, admin.create_topic),
+            "DeleteTopic": _unary(pb.DeleteTopicRequest, admin.delete_topic),
+            "ListTopics": _unary(pb.ListTopicsRequest, admin.list_topics),
+            "DescribeLog": _unary(pb.DescribeLogRequest, admin.describe_log),
+            "Roll": _unary(pb.RollRequest, admin.roll),
+            "ClusterHealth": _unary(pb.ClusterHealthRequest, admin.cluster_health),
+            "ShowLedger": _unary(pb.ShowLedgerRequest, admin.show_ledger),
+        }
+        streams = {
+            "Produce": grpc.stream_stream_rpc_method_handler(
+                self._produce, response_serializer=pb.ProduceReply.SerializeToString
+            ),
+            "Fetch": grpc.stream_stream_rpc_method_handler(
+                self._fetch, response_serializer=pb.FetchReply.SerializeToString
+            ),
+        }
+        return {**unary, **streams}
+
+    async def _produce(self, _requests: object, context: _Context) -> None:
+        await ProduceStream(context, self.registry, self._produce_budget, self.config).run()
+
+    async def _fetch(self, _requests: object, context: _Context) -> None:
+        stream = FetchStream(context, self.registry, self._fetch_budget, self.config, self._clock)
+        await stream.run()
+
+
+def _unary(
+    request_class: _Parsed[_Request], answer: Callable[[_Request], Awaitable[Message]]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A unary method that parses by itself and ends with our error in the trailing metadata."""
+
+    async def handle(raw: bytes, context: _Context) -> Message:
+        try:
+            try:
+                request = request_class.FromString(raw)
+            except DecodeError as error:
+                raise InvalidRequest(f"malformed request: {error}") from error
+            return await answer(request)
+        except OctavoError as error:
+            await abort(context, error)
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, response_serializer=lambda reply: reply.SerializeToString()
+    )

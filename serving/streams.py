@@ -1,0 +1,196 @@
+"""The two long-lived gRPC streams of a client: produce and fetch (design.md §10).
+
+Produce reads messages of many batches, hands each batch to its partition in order, and answers in
+messages that take whatever acknowledgements queued while the last one was written. It stops reading
+when this connection has too many batches pending or the broker too many bytes (BP-3). Fetch answers
+one request after the other; the next request already in hand cuts a long poll short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import abort, to_wire
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.serving.budget import ByteBudget
+from octavo.serving.config import BrokerConfig
+from octavo.serving.fetch import Fetcher
+from octavo.serving.partition import PartitionShell
+from octavo.serving.partition_log import Answer
+from octavo.serving.registry import PartitionRegistry
+from octavo.serving.validation import check_acks
+
+ProduceContext = grpc.aio.ServicerContext[bytes, pb.ProduceReply]
+FetchContext = grpc.aio.ServicerContext[bytes, pb.FetchReply]
+
+LOAD_WAIT_S = 1.0
+"""How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
+CAPACITY_WAIT_S = 1.0
+FETCH_AHEAD_REQUESTS = 4
+"""Fetch requests read before they can be answered."""
+
+
+class ProduceStream:
+    """One produce stream from its first to its last message."""
+
+    def __init__(
+        self,
+        context: ProduceContext,
+        registry: PartitionRegistry,
+        budget: ByteBudget,
+        config: BrokerConfig,
+    ) -> None:
+        self._context = context
+        self._registry = registry
+        self._budget = budget
+        self._pending_max = config.connection_pending_batches
+        self._pending = 0
+        self._outbox: list[pb.ProduceAck] = []
+        self._answered = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        """The client sent its last message, or is gone."""
+
+    async def run(self) -> None:
+        """Serve the stream; ends it with INVALID_ARGUMENT when a message is malformed."""
+        writer = asyncio.ensure_future(self._write())
+        try:
+            await self._read()
+            self._ended = True
+            self._answered.set()
+            await writer  # everything that is pending is still answered
+        except InvalidRequest as error:
+            await abort(self._context, error)  # type: ignore[arg-type]
+        finally:
+            self._ended = True
+            writer.cancel()
+            await asyncio.wait({writer})
+
+    async def _read(self) -> None:
+        while True:
+            raw = await self._context.read()
+            if not isinstance(raw, bytes):  # end of stream
+                return
+            touched = await self._take(_parse_produce(raw))
+            while self._pending >= self._pending_max:
+                self._room.clear()
+                await self._room.wait()
+            await self._budget.wait_below_limit()
+            for shell in touched:
+                if shell.congested:
+                    await shell.wait_capacity(CAPACITY_WAIT_S)
+
+    async def _take(self, request: pb.ProduceRequest) -> set[PartitionShell]:
+        touched: set[PartitionShell] = set()
+        for one in request.batches:
+            batch = one.batch
+            self._pending += 1
+            self._budget.charge(len(batch))
+            reply = partial(self._reply, one.correlation, len(batch))
+            try:
+                shell = self._registry.find(one.topic, one.partition)
+                if shell is None:
+                    shell = await self._registry.resolve(one.topic, one.partition, LOAD_WAIT_S)
+                shell.append(batch, one.acks, reply)
+                touched.add(shell)
+            except OctavoError as error:
+                reply(error)
+        return touched
+
+    def _reply(self, correlation: int, size: int, answer: Answer) -> None:
+        self._pending -= 1
+        self._budget.release(size)
+        if self._pending < self._pending_max:
+            self._room.set()
+        if isinstance(answer, OctavoError):
+            ack = pb.ProduceAck(correlation=correlation, base_offset=-1, error=to_wire(answer))
+        else:
+            ack = pb.ProduceAck(
+                correlation=correlation,
+                base_offset=answer.base_offset,
+                append_time_ms=answer.append_time_ms,
+                duplicate=answer.duplicate,
+            )
+        self._outbox.append(ack)
+        self._answered.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            acks, self._outbox = self._outbox, []
+            if acks:
+                await self._context.write(pb.ProduceReply(acks=acks))
+            elif self._ended and not self._pending:
+                return
+            if self._outbox or (self._ended and not self._pending):
+                self._answered.set()
+
+
+def _parse_produce(raw: bytes) -> pb.ProduceRequest:
+    try:
+        request = pb.ProduceRequest.FromString(raw)
+    except DecodeError as error:
+        raise InvalidRequest(f"not a ProduceRequest: {error}") from error
+    for one in request.batches:
+        check_acks(one.acks)
+        if not one.topic or one.partition < 0:
+            raise InvalidRequest("a batch names no topic or a negative partition")
+    return request
+
+
+class FetchStream:
+    """One fetch stream."""
+
+    def __init__(
+        self,
+        context: FetchContext,
+        registry: PartitionRegistry,
+        budget: ByteBudget,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._fetcher = Fetcher(registry, budget, config, clock)
+        self._requests: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(FETCH_AHEAD_REQUESTS)
+        self._malformed: InvalidRequest | None = None
+
+    async def run(self) -> None:
+        """Serve the stream; ends it with INVALID_ARGUMENT when a request is malformed."""
+        reader = asyncio.ensure_future(self._read())
+        try:
+            while (request := await self._requests.get()) is not None:
+                self._fetcher.hurry(hurry=not self._requests.empty())
+                result = await self._fetcher.fetch(request)
+                try:
+                    await self._context.write(result.reply)
+                finally:
+                    result.written()
+            if self._malformed is not None:
+                raise self._malformed
+        except InvalidRequest as error:
+            await abort(self._context, error)  # type: ignore[arg-type]
+        finally:
+            reader.cancel()
+            await asyncio.wait({reader})
+
+    async def _read(self) -> None:
+        while True:
+            raw = await self._context.read()
+            if not isinstance(raw, bytes):
+                break
+            try:
+                request = pb.FetchRequest.FromString(raw)
+            except DecodeError as error:
+                self._malformed = InvalidRequest(f"not a FetchRequest: {error}")
+                break
+            await self._requests.put(request)
+            self._fetcher.hurry()
+        await self._requests.put(None)
+        self._fetcher.hurry()

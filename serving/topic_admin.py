@@ -1,0 +1,177 @@
+"""Create, list and delete topics (F015, F016, F051, F133-F135, ML-9).
+
+A deletion marks the topic first, so that no owner opens it again; then each partition's list is
+emptied into its trash by compare-and-set (which ends its owner, ledger §8.3), its ledgers are
+closed and deleted, then its record; at last the topic. A crash leaves a marked topic: `resume`
+finishes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from octavo.metadata.topics import (
+    PartitionCatalog,
+    Topic,
+    TopicCatalog,
+    VersionedPartition,
+    VersionedTopic,
+)
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    KeyMissing,
+    NoSuchLedger,
+    OctavoError,
+    TopicAlreadyExists,
+    UnknownTopic,
+    VersionConflict,
+)
+from octavo.runtime.ids import LedgerId
+from octavo.runtime.telemetry import get_logger
+from octavo.serving import segments as lists
+from octavo.serving.config import BrokerConfig
+from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.topic_config import check_replication, parse_topic_config
+
+CONCURRENT_PARTITIONS = 16
+FENCE_TIMEOUT_S = 5.0
+"""Closing a deleted topic's ledger is best effort: admission (6.12) keeps late writers out."""
+CONFIG_ENTRIES_MAX = 64
+LIST_LIMIT_MAX = 1_000
+
+_log = get_logger("octavo.serving.topics")
+
+
+class TopicAdmin:
+    """Topic administration; any broker may do it."""
+
+    def __init__(
+        self,
+        topics: TopicCatalog,
+        partitions: PartitionCatalog,
+        backend: LedgerBackend,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        live_bookies: Callable[[], int],
+        drop_topic: Callable[[Topic], Awaitable[None]],
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._backend = backend
+        self._config = config
+        self._clock = clock
+        self._live_bookies = live_bookies
+        self._drop_topic = drop_topic
+        self._deleting: dict[str, asyncio.Lock] = {}
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+        """A new topic; raises InvalidTopic, InvalidPartitions, InvalidConfig,
+        InvalidReplicationFactor or TopicAlreadyExists."""
+        limit = self._config.max_partitions_per_topic
+        if not 1 <= partitions <= limit:
+            raise InvalidPartitions(f"{partitions} is not between 1 and {limit}")
+        if len(config) > CONFIG_ENTRIES_MAX:
+            raise InvalidConfig(f"{len(config)} settings are too many")
+        settings = parse_topic_config(config, self._config)
+        try:
+            await self._topics.get(name)
+        except UnknownTopic:
+            check_replication(settings, self._live_bookies())
+        else:
+            raise TopicAlreadyExists(f"topic {name!r} exists", topic=name)
+        return (await self._topics.create(name, partitions, config)).topic
+
+    async def list(
+        self, *, include_internal: bool, after: str, limit: int
+    ) -> tuple[list[Topic], bool]:
+        """A page of topics in order of name, and whether more follow (F135)."""
+        size = min(limit, LIST_LIMIT_MAX) if limit > 0 else LIST_LIMIT_MAX
+        found = [
+            topic
+            for topic, _ in await self._topics.list()
+            if not topic.deleting
+            and topic.name > after
+            and (include_internal or not topic.name.startswith("__"))
+        ]
+        return found[:size], len(found) > size
+
+    async def delete(self, name: str) -> None:
+        """Delete the topic and its data; raises UnknownTopic."""
+        if name.startswith("__"):
+            raise UnknownTopic(f"topic {name!r} is internal and cannot be deleted")
+        await self._delete(await self._topics.get(name, barrier=True))
+
+    async def resume(self) -> None:
+        """Finish deletions that a crash interrupted."""
+        for versioned in await self._topics.list():
+            if versioned.topic.deleting:
+                _log.info("topic-deletion-resumes", topic=versioned.topic.name)
+                await self._delete(versioned)
+
+    async def _delete(self, versioned: VersionedTopic) -> None:
+        name = versioned.topic.name
+        lock = self._deleting.setdefault(name, asyncio.Lock())
+        try:
+            async with lock:
+                await self._delete_locked(versioned)
+        finally:
+            if not lock.locked():
+                self._deleting.pop(name, None)
+
+    async def _delete_locked(self, versioned: VersionedTopic) -> None:
+        if not versioned.topic.deleting:
+            try:
+                versioned = await self._topics.mark_deleting(versioned)
+            except VersionConflict:
+                versioned = await self._topics.get(versioned.topic.name, barrier=True)
+                if not versioned.topic.deleting:
+                    versioned = await self._topics.mark_deleting(versioned)
+        topic = versioned.topic
+        await self._drop_topic(topic)
+        gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
+
+        async def remove(partition: int) -> None:
+            async with gate:
+                await self._remove_partition(topic, partition)
+
+        await asyncio.gather(*(remove(partition) for partition in range(topic.partitions)))
+        await self._topics.delete(versioned)
+        _log.info("topic-deleted", topic=topic.name)
+
+    async def _remove_partition(self, topic: Topic, partition: int) -> None:
+        record = await self._empty(topic, partition)
+        if record is None:
+            return
+        for item in record.state.trash:
+            await self._delete_ledger(item.ledger_id)
+        await self._partitions.delete(record)
+
+    async def _empty(self, topic: Topic, partition: int) -> VersionedPartition | None:
+        while True:
+            record = await self._partitions.read(topic.topic_id, partition)
+            if record is None:
+                return None
+            wanted = lists.emptied(record.state, "topic deleted", self._clock.wall_ms())
+            try:
+                return await self._partitions.cas(record, wanted)
+            except VersionConflict:
+                continue  # its owner rolled just now; the next list has that ledger too
+            except KeyMissing:
+                return None
+
+    async def _delete_ledger(self, ledger_id: LedgerId) -> None:
+        try:
+            async with asyncio.timeout(FENCE_TIMEOUT_S):
+                await self._backend.recover_ledger(ledger_id)
+        except NoSuchLedger:
+            return
+        except (OctavoError, TimeoutError) as error:
+            _log.info("deleted-ledger-not-fenced", ledger_id=ledger_id, cause=str(error))
+        try:
+            await self._backend.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return
