@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fix_spark",
     "tests.fix_toxiproxy",
     "tests.fix_serving",
+    "tests.fix_ledger",
 ]
 
 settings.register_profile("fixed", deadline=None, derandomize=True)

@@ -152,7 +152,8 @@ class BookieChannel:
         self._frames: dict[int, _AddFrame] = {}
         self._calls: dict[int, _Call] = {}
         self._queue: deque[_Queued] = deque()
-        self._waiting: list[Callable[[], None]] = []  # called once when ready
+        self._waiting: dict[Callable[[], None], None] = {}  # called once when ready
+        self._retired: list[tuple[FramedConnection, float]] = []  # and when to close them
         self._closed = False
 
     @property
@@ -270,22 +271,30 @@ class BookieChannel:
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call back once, after the next successful hello; keeps dialling until then."""
-        self._waiting.append(callback)
+        self._waiting[callback] = None
         self._ensure_dialling()
 
-    def recycle(self) -> None:
-        """End this connection after a suspicion of damage (3.4, BAD_DIGEST); the next one is
-        new."""
+    def forget_waiter(self, callback: Callable[[], None]) -> None:
+        """The one behind `callback` no longer cares."""
+        self._waiting.pop(callback, None)
+
+    def retire(self) -> None:
+        """Use a new connection from now on (3.4, BAD_DIGEST); the old one only brings replies."""
         if self._connection is not None:
-            self._connection.abort(BookieUnavailable("connection replaced after a bad digest"))
+            close_at = self._clock.monotonic() + self._config.limits.add_timeout_s
+            self._retired.append((self._connection, close_at))
+            self._connection = None
 
     async def close(self) -> None:
         """Close the connection and fail what waits."""
         self._closed = True
         await self._tasks.close()
+        connections = [connection for connection, _ in self._retired]
         if self._connection is not None:
-            self._connection.close()
-            await self._connection.wait_closed()
+            connections.append(self._connection)
+        for connection in connections:
+            connection.close()
+            await connection.wait_closed()
         self._fail_all(Status.DISCONNECTED, BookieUnavailable(f"{self.bookie_id}: client closed"))
 
     async def _connected(self, timeout_s: float) -> FramedConnection:
@@ -330,7 +339,7 @@ class BookieChannel:
             self._dialling = None
         self._backoff.reset()
         self._not_before = 0.0
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for callback in waiting:
             callback()
         self.flush()
@@ -461,6 +470,8 @@ class BookieChannel:
         while self._queue and self._queue[0].since <= limit:  # W-10: the budget stayed used up
             item = self._queue.popleft()
             item.lane.failed(item.run, Status.TIMEOUT)
+        while self._retired and self._retired[0][1] <= now:
+            self._retired.pop(0)[0].close()
         late = [call for call in self._calls.values() if call.deadline <= now]
         for call in late:
             if not call.future.done():

@@ -231,7 +231,8 @@ class QuorumCore:
         stale = state.generation != generation or state.failure is not None
         if stale or self.state is HandleState.STOPPED:
             return _NOTHING
-        state.failure = FailedSlot(slot, state.member, status, status not in _NO_QUARANTINE)
+        avoid = status not in _NO_QUARANTINE
+        state.failure = FailedSlot(slot, state.member, status, avoid, now)
         state.refused = False
         self._refresh_active()
         if self.pending == 0:
@@ -334,7 +335,7 @@ class QuorumCore:
 
     def retry_change(self, now: float) -> Sequence[Action]:
         """The set of live bookies changed: do not wait for the 5 s retry."""
-        if len(self._active) == len(self._slots):
+        if len(self._active) == len(self._slots) or self.state is HandleState.STOPPED:
             return _NOTHING
         self._next_change_at = now
         return self._start_change(now)
@@ -347,6 +348,10 @@ class QuorumCore:
     def abandon(self, cause: str) -> Sequence[Action]:
         """The owner gives the handle up: freeze the LAC now."""
         return self._stop(StopReason.ABANDONED, cause)
+
+    def end(self) -> None:
+        """The closing CAS is on its way: nothing may change any more."""
+        self.state = HandleState.STOPPED
 
     def close_point(self) -> tuple[EntryId, int]:
         """W-9: last entry and length for the closing CAS. Nothing may be undecided any more."""

@@ -58,6 +58,7 @@ class FailedSlot(NamedTuple):
     member: Member
     status: Status
     quarantine: bool
+    since: float
 
 
 class Resend(NamedTuple):

@@ -1,0 +1,201 @@
+"""The ledger client: create, recover, read and delete ledgers (§3, §4, §5).
+
+Owns the pool, the bookie directory and every open writing handle. Used by brokers, autorecovery
+and tools; applications never see it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.ensemble_change import EnsembleChanger, candidates_of
+from octavo.client.ledger.placement import choose_ensemble, size_for
+from octavo.client.ledger.pool import BookiePool
+from octavo.client.ledger.quorum import QuorumCore
+from octavo.client.ledger.reader import LedgerReader
+from octavo.client.ledger.record_view import FollowedRecord
+from octavo.client.ledger.recover import LedgerRecovery
+from octavo.client.ledger.writer import LedgerWriter
+from octavo.metadata.bookies import BookieDirectory, CookieCatalog
+from octavo.metadata.ledgers import LedgerCatalog, LedgerMetadata, Quorum
+from octavo.metadata.paths import Paths
+from octavo.metadata.store import MetadataStore
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import NotEnoughBookies, NotEnoughReplicas, VersionConflict
+from octavo.runtime.ids import LedgerId
+from octavo.runtime.tasks import TaskOwner
+
+_log = logging.getLogger("octavo.ledger.client")
+
+DELETE_ATTEMPTS_MAX = 5
+"""Conflicts tolerated by one `delete_ledger`."""
+
+
+class _DirectoryAddresses:
+    """The pool's address book over the live registrations."""
+
+    def __init__(self, directory: BookieDirectory) -> None:
+        self._directory = directory
+
+    def address_of(self, bookie_id: str) -> str | None:
+        found = self._directory.find(bookie_id)
+        return None if found is None else found.wire_address
+
+
+class LedgerClient:
+    """Everything a process does with ledgers. `start()` first, `close()` last, on one loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        *,
+        config: LedgerClientConfig | None = None,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.config = config or LedgerClientConfig()
+        self.catalog = LedgerCatalog(store, paths, clock=clock, entropy=entropy)
+        self.directory = BookieDirectory(store, paths, clock=clock)
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._entropy = entropy
+        self._cookies = CookieCatalog(store, paths, clock=clock, entropy=entropy)
+        self.pool = BookiePool(
+            _DirectoryAddresses(self.directory), config=self.config, clock=clock, entropy=entropy
+        )
+        self._changer = EnsembleChanger(
+            store,
+            self.catalog,
+            self.directory,
+            self.pool,
+            config=self.config,
+            clock=clock,
+            entropy=entropy,
+        )
+        self._recovery = LedgerRecovery(
+            self.catalog,
+            self.directory,
+            self.pool,
+            config=self.config,
+            clock=clock,
+            entropy=entropy,
+        )
+        self._writers: set[LedgerWriter] = set()
+        self._tasks = TaskOwner("ledger-client")
+
+    async def start(self) -> None:
+        """Follow the bookie directory and start the timeout wheel; raises MetadataUnavailable."""
+        self.pool.cluster_id = await self._cookies.cluster_id()
+        await self.directory.start()
+        self.pool.start()
+        self._tasks.spawn(self._follow_directory(), name="follow directory")
+
+    async def close(self) -> None:
+        """Abandon open handles (their ledgers need recovery) and close every connection."""
+        for writer in list(self._writers):
+            writer.abandon("the ledger client was closed")
+        await self._tasks.close()
+        await self.pool.close()
+        await self.directory.close()
+
+    async def _follow_directory(self) -> None:
+        while True:
+            await self.directory.wait_changed()
+            for writer in list(self._writers):
+                writer.bookies_changed()
+
+    # --- ledgers ---
+
+    async def create_ledger(
+        self,
+        quorum: Quorum,
+        custom: Mapping[str, str],
+        *,
+        allow_degraded: bool = True,
+        above: int = -1,
+    ) -> LedgerWriter:
+        """A new OPEN ledger with an id greater than `above` (ML-3), not yet written to.
+
+        With fewer than E writable bookies E shrinks to Qw; with fewer than Qw the ledger is opened
+        degraded (design.md §4) unless `allow_degraded` is off. Raises NotEnoughReplicas below Qa,
+        MetadataUnavailable, UnknownOutcome.
+        """
+        live = self.directory.live()
+        candidates = candidates_of(live)
+        try:
+            sized = size_for(quorum.check(), len(candidates), allow_degraded=allow_degraded)
+            ensemble = choose_ensemble(
+                candidates,
+                sized.quorum,
+                entropy=self._entropy,
+                quarantined=self.pool.quarantined(),
+                rule=self._changer.rule(),
+            )
+        except NotEnoughBookies as error:
+            raise NotEnoughReplicas(error.cause, live=len(candidates)) from error
+        if sized.degraded:
+            _log.warning(
+                "new ledger gets %d copies instead of %d: %d bookies are writable",
+                sized.quorum.write,
+                quorum.write,
+                len(candidates),
+            )
+        created = await self.catalog.create(
+            sized.quorum,
+            [candidate.member for candidate in ensemble],
+            custom=custom,
+            degraded=sized.degraded,
+            above=above,
+        )
+        core = QuorumCore(
+            sized.quorum,
+            [candidate.member for candidate in ensemble],
+            now=self.pool.now,
+            limits=self.config.limits,
+            domains=[candidate.domain for candidate in ensemble],
+        )
+        writer = LedgerWriter(
+            core,
+            created,
+            wanted=quorum,
+            pool=self.pool,
+            catalog=self.catalog,
+            changer=self._changer,
+            tasks=self._tasks,
+            on_closed=self._writers.discard,
+        )
+        self._writers.add(writer)
+        return writer
+
+    async def recover_ledger(
+        self, ledger_id: LedgerId, timeout_s: float | None = None
+    ) -> LedgerMetadata:
+        """Fence and close the ledger, evicting its writer; returns the CLOSED record (§4).
+
+        Raises ReadUnknown when it cannot be decided within `timeout_s`; NoSuchLedger;
+        LedgerConflict.
+        """
+        limit_s = self.config.recovery_timeout_s if timeout_s is None else timeout_s
+        return await self._recovery.recover(ledger_id, limit_s)
+
+    async def open_reader(self, ledger_id: LedgerId) -> LedgerReader:
+        """A reader that follows the ledger's record and changes nothing (RD-8, RD-10)."""
+        view = await FollowedRecord.open(self._store, self._paths, self.catalog, ledger_id)
+        return LedgerReader(view, self.pool, clock=self._clock)
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete the record; bookies free the entries later. Deleting twice is not an error path:
+        the second call raises NoSuchLedger."""
+        for _ in range(DELETE_ATTEMPTS_MAX):
+            versioned = await self.catalog.read(ledger_id, barrier=True)
+            try:
+                await self.catalog.delete(versioned)
+            except VersionConflict:
+                continue
+            return
+        raise VersionConflict(f"ledger {ledger_id} kept changing", ledger_id=ledger_id)

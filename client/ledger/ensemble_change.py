@@ -1,0 +1,186 @@
+"""Choosing and committing a new ensemble for an open ledger (3.6, C-2..C-4).
+
+The asyncio half of an ensemble change: candidates from the directory, the compare-and-set, and the
+settling of a lost reply. When to change, and what follows, is `QuorumCore`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
+from octavo.client.ledger.pool import BookiePool
+from octavo.client.ledger.quorum_actions import CommitEnsemble, FailedSlot
+from octavo.metadata.bookies import BookieDirectory, BookieRegistration
+from octavo.metadata.ledgers import (
+    LedgerCatalog,
+    LedgerMetadata,
+    LedgerState,
+    Quorum,
+    VersionedLedger,
+)
+from octavo.metadata.store import MetadataStore, SessionState
+from octavo.proto.bookie_wire import Status
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import (
+    BookieUnavailable,
+    Fenced,
+    MetadataUnavailable,
+    UnknownOutcome,
+    VersionConflict,
+)
+from octavo.runtime.ids import Member
+from octavo.runtime.retry import Backoff
+
+_log = logging.getLogger("octavo.ledger.ensemble")
+
+DEFAULT_DOMAIN = "default"
+"""3.8: bookies without a fault domain share this one."""
+
+
+class Waiter(Protocol):
+    """A handle that wants to know when a failed slot's bookie is back."""
+
+    def bookies_changed(self) -> None:
+        """Try again now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found for the failed slots of an ensemble."""
+
+    members: dict[int, Member]
+    domains: dict[int, str]
+    revived: tuple[int, ...]
+    """Slots without a spare whose own bookie answers again."""
+
+
+def candidates_of(live: Sequence[BookieRegistration]) -> list[Candidate]:
+    """Writable bookies as placement sees them."""
+    return [Candidate(b.member, domain_of(b)) for b in live if b.state == "rw"]
+
+
+def domain_of(bookie: BookieRegistration | None) -> str:
+    """The fault domain of a bookie (3.8)."""
+    return (bookie.fault_domain if bookie is not None else "") or DEFAULT_DOMAIN
+
+
+class EnsembleChanger:
+    """Shared by all writing handles of one client."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: LedgerCatalog,
+        directory: BookieDirectory,
+        pool: BookiePool,
+        *,
+        config: LedgerClientConfig,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._directory = directory
+        self._pool = pool
+        self._config = config
+        self._clock = clock
+        self._entropy = entropy
+
+    def rule(self) -> DomainRule:
+        """The placement rule of this client."""
+        return DomainRule(self._config.min_domains_per_write_set, self._config.enforce_domains)
+
+    def writable_bookies(self) -> int:
+        """Bookies a new ledger could use now, without those that failed a moment ago."""
+        avoid = self._pool.quarantined()
+        live = self._directory.live()
+        return sum(b.state == "rw" and b.bookie_id not in avoid for b in live)
+
+    def choose(
+        self,
+        failed: Sequence[FailedSlot],
+        ensemble: Sequence[Member],
+        quorum: Quorum,
+        waiter: Waiter,
+    ) -> Choice | None:
+        """C-2; None while the metadata store is away, because nothing could be committed."""
+        self._pool.quarantine(f.member.bookie_id for f in failed if f.quarantine)
+        if self._store.session_state is not SessionState.CONNECTED:
+            return None
+        live = self._directory.live()
+        domains = {b.bookie_id: domain_of(b) for b in live}
+        found = choose_replacements(
+            {f.slot: f.member for f in failed},
+            [Candidate(m, domains.get(m.bookie_id, DEFAULT_DOMAIN)) for m in ensemble],
+            candidates_of(live),
+            quorum,
+            entropy=self._entropy,
+            quarantined=self._pool.quarantined(),
+            rule=self.rule(),
+        )
+        revived = [f.slot for f in failed if f.slot not in found and self._is_back(f, waiter)]
+        return Choice(
+            members={slot: candidate.member for slot, candidate in found.items()},
+            domains={slot: candidate.domain for slot, candidate in found.items()},
+            revived=tuple(revived),
+        )
+
+    def _is_back(self, failed: FailedSlot, waiter: Waiter) -> bool:
+        """True when the same incarnation is writable and connected; else dial and wait for it.
+
+        One that was merely slow gets the full pause first, or it would throttle the handle again.
+        """
+        pause_s = self._config.limits.change_retry_s
+        if failed.status is not Status.DISCONNECTED and self._pool.now - failed.since < pause_s:
+            return False
+        found = self._directory.find(failed.member)
+        if found is None or found.state != "rw":
+            return False
+        try:
+            channel = self._pool.channel(failed.member.bookie_id, "add")
+        except BookieUnavailable:
+            return False
+        if not channel.ready:
+            channel.when_ready(waiter.bookies_changed)
+        return channel.ready
+
+    async def commit(
+        self, written: VersionedLedger, action: CommitEnsemble
+    ) -> VersionedLedger | None:
+        """C-4. None: known not to be committed, the store is away.
+
+        Raises Fenced when the ledger is no longer ours to change; NoSuchLedger and the like too.
+        """
+        last_written = written.metadata.last_fragment
+
+        def change(found: LedgerMetadata) -> LedgerMetadata:
+            if found.state is not LedgerState.OPEN:
+                raise Fenced(f"ledger {found.ledger_id} is {found.state.name}")
+            if found.last_fragment == (action.start, action.members):
+                return found
+            if found.last_fragment != last_written:
+                raise Fenced(f"another writer changed the ensemble of ledger {found.ledger_id}")
+            return found.with_ensemble_change(action.start, action.members)
+
+        ledger_id = written.metadata.ledger_id
+        backoff = Backoff(self._entropy, initial_s=0.1, max_s=2.0)
+        known: VersionedLedger | None = written
+        sent = False
+        while True:
+            try:
+                return await self._catalog.update(ledger_id, change, known=known)
+            except UnknownOutcome:
+                sent = True  # it may be committed: only a read can tell (M-3)
+            except (MetadataUnavailable, VersionConflict) as error:
+                if not sent:
+                    _log.warning("ensemble change of ledger %d deferred: %s", ledger_id, error)
+                    return None
+            known = None
+            await self._clock.sleep(backoff.next_s())

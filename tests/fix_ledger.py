@@ -1,0 +1,87 @@
+"""Fixtures: a ledger client over fake bookies and the in-memory metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest_asyncio
+
+from octavo.client.ledger import LedgerClient, LedgerClientConfig, QuorumLimits
+from octavo.metadata.memory import MemoryCluster, MemoryStore
+from octavo.metadata.paths import Paths
+from octavo.metadata.store import MetadataStore
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from tests.fake_bookie import FakeBookie
+
+FAST = LedgerClientConfig(
+    client_name="test",
+    limits=QuorumLimits(
+        add_timeout_s=0.4,
+        add_quorum_timeout_s=2.0,
+        change_retry_s=0.2,
+        stop_grace_s=0.2,
+        explicit_lac_idle_s=0.1,
+    ),
+    connect_timeout_s=0.5,
+    request_timeout_s=0.5,
+    speculative_read_s=0.1,
+    recovery_timeout_s=2.0,
+    retry_initial_s=0.05,
+    retry_max_s=0.2,
+)
+
+
+@dataclass
+class FakeCluster:
+    """Bookies, metadata, and clients over them."""
+
+    meta: MemoryCluster
+    store: MetadataStore
+    paths: Paths
+    bookies: list[FakeBookie]
+    clients: list[LedgerClient]
+    stores: list[MemoryStore]
+    """The store of each client."""
+
+    async def add_bookie(self, *, domain: str = "") -> FakeBookie:
+        bookie = FakeBookie(f"b{len(self.bookies)}", domain=domain)
+        self.bookies.append(bookie)
+        await bookie.start()
+        await bookie.register(self.store, self.paths)
+        return bookie
+
+    async def client(self, config: LedgerClientConfig = FAST) -> LedgerClient:
+        store = self.meta.connect()
+        self.stores.append(store)
+        client = LedgerClient(
+            store,
+            self.paths,
+            config=config,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+        )
+        await client.start()
+        self.clients.append(client)
+        return client
+
+    def bookie(self, bookie_id: str) -> FakeBookie:
+        return next(b for b in self.bookies if b.bookie_id == bookie_id)
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        for bookie in self.bookies:
+            await bookie.stop()
+
+
+@pytest_asyncio.fixture
+async def ledgers() -> AsyncIterator[FakeCluster]:
+    """Three fake bookies and no client yet."""
+    meta = MemoryCluster()
+    cluster = FakeCluster(meta, meta.connect(), Paths("/octavo"), [], [], [])
+    for _ in range(3):
+        await cluster.add_bookie()
+    yield cluster
+    await cluster.close()
