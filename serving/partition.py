@@ -553,6 +553,11 @@ class PartitionShell:
         return self._log.owner_epoch
 
     @property
+    def pending(self) -> int:
+        """Batches that have an offset and are not durable."""
+        return self._log.pending
+
+    @property
     def high_watermark(self) -> int:
         """A3: nobody reads at or above it."""
         return self._log.high_watermark

@@ -159,6 +159,7 @@ class FetchStream:
         self._context = context
         self._fetcher = Fetcher(registry, budget, config, clock)
         self._requests: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(FETCH_AHEAD_REQUESTS)
+        self._ahead = 0  # requests read and not answered, the present one included
         self._malformed: InvalidRequest | None = None
 
     async def run(self) -> None:
@@ -166,8 +167,9 @@ class FetchStream:
         reader = asyncio.ensure_future(self._read())
         try:
             while (request := await self._requests.get()) is not None:
-                self._fetcher.hurry(hurry=not self._requests.empty())
+                self._fetcher.hurry(hurry=self._ahead > 1)
                 result = await self._fetcher.fetch(request)
+                self._ahead -= 1
                 try:
                     await self._context.write(result.reply)
                 finally:
@@ -190,7 +192,7 @@ class FetchStream:
             except DecodeError as error:
                 self._malformed = InvalidRequest(f"not a FetchRequest: {error}")
                 break
+            self._ahead += 1
+            self._fetcher.hurry(hurry=self._ahead > 1)
             await self._requests.put(request)
-            self._fetcher.hurry()
-        await self._requests.put(None)
-        self._fetcher.hurry()
+        await self._requests.put(None)  # the last request may still wait as long as it asked for

@@ -1,0 +1,359 @@
+"""A broker on a loopback port, spoken to with raw messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from octavo.proto import batch as batches
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import from_rpc_error
+from tests.serving_rig import NOW_MS, make_batch
+from tests.serving_server import (
+    Client,
+    Loopback,
+    batch_of,
+    create_topic,
+    fetch_of,
+    loopback,
+)
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[Loopback]:
+    async with loopback() as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def client(cluster: Loopback) -> Client:
+    made = await cluster.broker()
+    await create_topic(made, partitions=3)
+    for partition in range(3):
+        reply = await made.stub.Lookup(pb.LookupRequest(topic="orders", partition=partition))
+        assert reply.owner_id == "broker-1"
+        assert not reply.redirect
+    return made
+
+
+async def raw_stream(client: Client, method: str, *messages: bytes) -> list[bytes]:
+    call = client.channel.stream_stream(f"/octavo.broker.Broker/{method}")()
+    for message in messages:
+        await call.write(message)
+    await call.done_writing()
+    return [reply async for reply in call]
+
+
+async def test_produce_and_fetch_give_the_same_body(client: Client) -> None:
+    sent = make_batch([b"one", b"two"])
+    (ack,) = await client.produce(batch_of(sent, correlation=77))
+    assert (ack.correlation, ack.base_offset, ack.duplicate) == (77, 0, False)
+    assert ack.append_time_ms > 0
+    reply = await client.fetch(fetch_of(0))
+    (partition,) = reply.partitions
+    assert partition.batches[0][80:] == sent[80:]
+    assert (partition.next_offset, partition.high_watermark, partition.log_start) == (2, 2, 0)
+    assert partition.owner_epoch == 1
+    assert batches.decode_rows(partition.batches[0]).values == [b"one", b"two"]
+
+
+async def test_many_batches_of_one_message_are_answered_in_order(client: Client) -> None:
+    sent = [batch_of(make_batch([b"%d" % i]), correlation=i) for i in range(200)]
+    acks = await client.produce(*sent)
+    assert [ack.correlation for ack in acks] == list(range(200))
+    assert [ack.base_offset for ack in acks] == list(range(200))
+
+
+async def test_acknowledgements_are_coalesced(client: Client) -> None:
+    call = client.stub.Produce()
+    await call.write(
+        pb.ProduceRequest(batches=[batch_of(make_batch(), correlation=i) for i in range(500)])
+    )
+    await call.done_writing()
+    replies = [reply async for reply in call]
+    assert sum(len(reply.acks) for reply in replies) == 500
+    assert len(replies) < 50
+
+
+@pytest.mark.parametrize(
+    ("payload", "topic", "partition", "code"),
+    [
+        (b"", "orders", 0, "CORRUPT_BATCH"),
+        (b"\xb7 garbage", "orders", 0, "CORRUPT_BATCH"),
+        (bytes(500), "orders", 0, "UNSUPPORTED_VERSION"),
+        (make_batch([b"v"])[:-8], "orders", 0, "CORRUPT_BATCH"),
+        (make_batch([b"v"])[:-1] + b"!", "orders", 0, "CORRUPT_BATCH"),
+        (make_batch([b"v"], timestamp_ms=NOW_MS * 2), "orders", 0, "INVALID_TIMESTAMP"),
+        (make_batch([b"v"]) + bytes(5 << 20), "orders", 0, "MESSAGE_TOO_LARGE"),
+        (make_batch([b"v"]), "nowhere", 0, "UNKNOWN_TOPIC"),
+        (make_batch([b"v"]), "orders", 3, "INVALID_PARTITION"),
+        (make_batch([b"v"], pid=1, epoch=-1, sequence=0), "orders", 0, "INVALID_REQUEST"),
+    ],
+)
+async def test_refused_batches_are_errors_in_the_reply(
+    client: Client, payload: bytes, topic: str, partition: int, code: str
+) -> None:
+    good = batch_of(make_batch([b"good"]), correlation=2)
+    bad = batch_of(payload, correlation=1, topic=topic, partition=partition)
+    acks = {ack.correlation: ack for ack in await client.produce(bad, good)}
+    assert acks[1].error.code == code
+    assert acks[1].error.cause
+    assert acks[2].base_offset == 0
+    assert not acks[2].HasField("error")
+
+
+@pytest.mark.parametrize("method", ["Produce", "Fetch", "Metadata"])
+async def test_garbage_is_invalid_argument(client: Client, method: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        if method == "Metadata":
+            await client.channel.unary_unary(f"/octavo.broker.Broker/{method}")(b"\xff\xff\xff")
+        else:
+            await raw_stream(client, method, b"\xff\xff\xff")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert from_rpc_error(caught.value, "broker").code == "INVALID_REQUEST"
+    assert (await client.produce(batch_of(make_batch())))[0].base_offset == 0  # still serving
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        batch_of(make_batch(), acks=2),
+        batch_of(make_batch(), topic=""),
+        batch_of(make_batch(), partition=-1),
+    ],
+)
+async def test_malformed_produce_message_ends_the_stream(
+    client: Client, bad: pb.ProduceBatch
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.produce(bad)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_oversized_message_is_resource_exhausted(client: Client) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await raw_stream(client, "Produce", bytes(40 << 20))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_full_batch_of_4_mib_fits_the_message_limits(client: Client) -> None:
+    """G7: the library's default of 4 MiB would refuse it."""
+    big = make_batch([bytes(1 << 20)] * 3 + [bytes((1 << 20) - 4096)])
+    (ack,) = await client.produce(batch_of(big))
+    assert ack.base_offset == 0
+    reply = await client.fetch(fetch_of(0, partition_bytes=100, max_bytes=100))
+    assert len(reply.partitions[0].batches[0]) == len(big)  # F2: progress beats every limit
+
+
+async def test_long_poll_wakes_on_append(client: Client) -> None:
+    waiting = asyncio.ensure_future(client.fetch(fetch_of(0, max_wait_ms=20_000)))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await client.produce(batch_of(make_batch([b"a"])))
+    reply = await asyncio.wait_for(waiting, 5)
+    assert len(reply.partitions[0].batches) == 1
+
+
+async def test_long_poll_waits_for_min_bytes_over_all_partitions(client: Client) -> None:
+    request = fetch_of(0, partitions=(0, 1), max_wait_ms=20_000, min_bytes=1500)
+    waiting = asyncio.ensure_future(client.fetch(request))
+    await client.produce(batch_of(make_batch([bytes(800)])))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await client.produce(batch_of(make_batch([bytes(800)]), partition=1))
+    reply = await asyncio.wait_for(waiting, 5)
+    assert [len(p.batches) for p in reply.partitions] == [1, 1]
+
+
+async def test_long_poll_ends_empty_at_max_wait(client: Client) -> None:
+    started = asyncio.get_running_loop().time()
+    reply = await client.fetch(fetch_of(0, max_wait_ms=100))
+    assert asyncio.get_running_loop().time() - started >= 0.1
+    assert (reply.partitions[0].next_offset, len(reply.partitions[0].batches)) == (0, 0)
+
+
+async def test_next_request_cuts_a_long_poll_short(client: Client) -> None:
+    call = client.stub.Fetch()
+    await call.write(fetch_of(0, max_wait_ms=20_000, correlation=1))
+    await asyncio.sleep(0.05)
+    await call.write(fetch_of(0, max_wait_ms=0, correlation=2))
+    async with asyncio.timeout(5):
+        first, second = await call.read(), await call.read()
+    assert isinstance(first, pb.FetchReply)
+    assert isinstance(second, pb.FetchReply)
+    assert (first.correlation, second.correlation) == (1, 2)
+    call.cancel()
+
+
+async def test_out_of_range_offset_tells_the_range(client: Client) -> None:
+    await client.produce(batch_of(make_batch([b"a"])))
+    reply = await client.fetch(fetch_of(5, max_wait_ms=10_000))  # an error answers at once
+    error = reply.partitions[0].error
+    assert error.code == "OFFSET_OUT_OF_RANGE"
+    assert error.details["high_watermark"] == "1"
+    assert reply.partitions[0].high_watermark == 1
+
+
+async def test_fetch_of_unknown_topic_and_partition(client: Client) -> None:
+    reply = await client.fetch(fetch_of(0, topic="nowhere"))
+    assert reply.partitions[0].error.code == "UNKNOWN_TOPIC"
+    reply = await client.fetch(fetch_of(0, partitions=(9,)))
+    assert reply.partitions[0].error.code == "INVALID_PARTITION"
+
+
+async def test_next_offset_passes_control_entries_of_rolled_segments(client: Client) -> None:
+    """F3: snapshots and footers take no offset and stop no reader."""
+    for i in range(4):
+        await client.produce(batch_of(make_batch([b"%d" % i])))
+        rolled = await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+        assert rolled.high_watermark == i + 1
+    offset = 0
+    values: list[bytes | None] = []
+    while offset < 4:
+        reply = await client.fetch(fetch_of(offset, max_bytes=1))
+        for payload in reply.partitions[0].batches:
+            values.extend(batches.decode_rows(payload).values)
+        assert reply.partitions[0].next_offset > offset
+        offset = reply.partitions[0].next_offset
+    assert values == [b"0", b"1", b"2", b"3"]
+
+
+async def test_metadata_names_owner_and_limits(client: Client) -> None:
+    reply = await client.stub.Metadata(pb.MetadataRequest(topics=["orders", "nowhere"]))
+    assert [b.broker_id for b in reply.brokers] == ["broker-1"]
+    orders, nowhere = reply.topics
+    assert [p.owner_id for p in orders.partitions] == ["broker-1"] * 3
+    assert nowhere.error.code == "UNKNOWN_TOPIC"
+    assert reply.max_batch_bytes == batches.MAX_BATCH_BYTES
+    assert len(reply.cluster_id) == 36
+
+
+async def test_topic_administration(client: Client) -> None:
+    async def create(name: str, partitions: int = 1, **config: str) -> str:
+        reply = await client.stub.CreateTopic(
+            pb.CreateTopicRequest(name=name, partitions=partitions, config=config)
+        )
+        return reply.error.code
+
+    assert await create("orders") == "TOPIC_ALREADY_EXISTS"
+    assert await create("a.b") == ""
+    assert await create("a_b") == "TOPIC_ALREADY_EXISTS"  # F015
+    assert await create("none", partitions=0) == "INVALID_PARTITIONS"
+    assert await create("bad name") == "INVALID_TOPIC"
+    assert await create("x", **{"retention.mss": "1"}) == "INVALID_CONFIG"
+    assert await create("x", **{"replication.factor": "5"}) == "INVALID_REPLICATION_FACTOR"
+    listed = await client.stub.ListTopics(pb.ListTopicsRequest(limit=1))
+    assert ([t.name for t in listed.topics], listed.more) == (["a.b"], True)
+    listed = await client.stub.ListTopics(pb.ListTopicsRequest(after="a.b"))
+    assert ([t.name for t in listed.topics], listed.more) == (["orders"], False)
+    assert (await client.stub.DeleteTopic(pb.DeleteTopicRequest(name="zz"))).error.code == (
+        "UNKNOWN_TOPIC"
+    )
+
+
+async def test_deleted_topic_is_unknown_and_a_new_one_starts_at_0(
+    client: Client, cluster: Loopback
+) -> None:
+    """F134."""
+    await client.produce(batch_of(make_batch([b"old"], pid=1, epoch=0, sequence=0)))
+    waiting = asyncio.ensure_future(client.fetch(fetch_of(1, max_wait_ms=20_000)))
+    await asyncio.sleep(0.05)
+    reply = await client.stub.DeleteTopic(pb.DeleteTopicRequest(name="orders"))
+    assert not reply.HasField("error")
+    assert (await waiting).partitions[0].error.code == "UNKNOWN_TOPIC"
+    assert cluster.bookies.ledgers == {}
+    (ack,) = await client.produce(batch_of(make_batch([b"x"])))
+    assert ack.error.code == "UNKNOWN_TOPIC"
+    await create_topic(client, partitions=1)
+    await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+    (ack,) = await client.produce(batch_of(make_batch([b"new"], pid=1, epoch=0, sequence=0)))
+    assert (ack.base_offset, ack.duplicate) == (0, False)
+
+
+async def test_list_offsets(client: Client) -> None:
+    for i in range(3):
+        await client.produce(batch_of(make_batch([b"v"], timestamp_ms=NOW_MS + i * 10)))
+
+    async def ask(timestamp_ms: int, partition: int = 0) -> pb.ListedOffset:
+        reply = await client.stub.ListOffsets(
+            pb.ListOffsetsRequest(
+                offsets=[
+                    pb.ListOffset(topic="orders", partition=partition, timestamp_ms=timestamp_ms)
+                ]
+            )
+        )
+        return reply.offsets[0]
+
+    assert (await ask(-2)).offset == 0
+    assert (await ask(-1)).offset == 3
+    found = await ask(NOW_MS + 5)
+    assert (found.offset, found.timestamp_ms) == (1, NOW_MS + 10)
+    assert (await ask(NOW_MS + 50)).offset == 3
+    assert (await ask(-7)).error.code == "INVALID_REQUEST"
+    assert (await ask(-1, partition=8)).error.code == "INVALID_PARTITION"
+
+
+async def test_producer_ids_are_unique(client: Client) -> None:
+    replies = [await client.stub.InitProducerId(pb.InitProducerIdRequest()) for _ in range(5)]
+    assert len({reply.producer_id for reply in replies}) == 5
+    assert {reply.producer_epoch for reply in replies} == {0}
+
+
+async def test_describe_log_and_show_ledger(client: Client) -> None:
+    await client.produce(batch_of(make_batch([b"a", b"b"])))
+    await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    await client.produce(batch_of(make_batch([b"c"])))
+    log = await client.stub.DescribeLog(pb.DescribeLogRequest(topic="orders", partition=0))
+    assert [(s.base_offset, s.end_offset, s.state) for s in log.segments] == [
+        (0, 2, "CLOSED"),
+        (2, 3, "OPEN"),
+    ]
+    assert len(log.bookies) == 3
+    assert log.segments[0].last_entry == 2
+    shown = await client.stub.ShowLedger(pb.ShowLedgerRequest(ledger_id=log.segments[0].ledger_id))
+    assert shown.ledger_record == log.segments[0].ledger_record
+    assert len(shown.holders) == 3
+    missing = await client.stub.ShowLedger(pb.ShowLedgerRequest(ledger_id=1 << 40))
+    assert missing.error.code == "NO_SUCH_LEDGER"
+
+
+async def test_cluster_health_counts_degraded_ledgers(client: Client, cluster: Loopback) -> None:
+    cluster.bookies.live = 2
+    await client.produce(batch_of(make_batch()))
+    health = await client.stub.ClusterHealth(pb.ClusterHealthRequest())
+    assert (health.degraded_ledgers, len(health.bookies)) == (1, 2)
+    assert (health.write_quorum, health.ack_quorum) == (3, 2)
+    assert health.metadata_connected
+
+
+async def test_health_service(client: Client) -> None:
+    stub = health_pb2_grpc.HealthStub(client.channel)
+    reply = await stub.Check(health_pb2.HealthCheckRequest())
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_pending_batches_of_a_connection_are_bounded(cluster: Loopback) -> None:
+    """BP-3: the stream is not read while too much is pending; nothing is lost."""
+    client = await cluster.broker(connection_pending_batches=10)
+    await create_topic(client)
+    await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+    await client.produce(batch_of(make_batch()))
+    cluster.bookies.hold = True
+    call = client.stub.Produce()
+    for i in range(40):
+        await call.write(pb.ProduceRequest(batches=[batch_of(make_batch(), correlation=i)]))
+    (shell,) = cluster.servers[0].registry.shells()
+    async with asyncio.timeout(5):
+        while shell.pending < 10:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert shell.pending == 10
+    cluster.bookies.release()
+    await call.done_writing()
+    acks = [ack async for reply in call for ack in reply.acks]
+    assert [ack.base_offset for ack in acks] == list(range(1, 41))
