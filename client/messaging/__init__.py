@@ -1,1 +1,63 @@
-"""(see DESIGN.md)"""
+"""The application SDK: producers, consumers, readers and administration over gRPC to brokers.
+
+The names are loaded on first use, so importing the package costs nothing (see DESIGN.md).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+_HOMES = {
+    "Admin": "sync",
+    "AsyncAdmin": "admin",
+    "AsyncClient": "aio",
+    "AsyncConsumer": "consumer",
+    "AsyncProducer": "producer",
+    "AsyncReader": "reader",
+    "Client": "sync",
+    "Consumer": "sync",
+    "Producer": "sync",
+    "Reader": "sync",
+    "Record": "records",
+    "RecordMetadata": "records",
+    "SendFuture": "futures",
+    "SendReport": "bulk",
+    "TopicPartition": "records",
+}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncReader",
+    "Client",
+    "Consumer",
+    "Producer",
+    "Reader",
+    "Record",
+    "RecordMetadata",
+    "SendFuture",
+    "SendReport",
+    "TopicPartition",
+]
+
+if TYPE_CHECKING:
+    from octavo.client.messaging.admin import AsyncAdmin
+    from octavo.client.messaging.aio import AsyncClient
+    from octavo.client.messaging.bulk import SendReport
+    from octavo.client.messaging.consumer import AsyncConsumer
+    from octavo.client.messaging.futures import SendFuture
+    from octavo.client.messaging.producer import AsyncProducer
+    from octavo.client.messaging.reader import AsyncReader
+    from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
+    from octavo.client.messaging.sync import Admin, Client, Consumer, Producer, Reader
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,363 @@
+"""Records waiting to be sent: per-partition columns, closed into batches by size or time (F037).
+
+No object per record: a record is one element in each of a few lists. Appending works from any
+thread under `lock`; batches are taken on the loop. Memory is bounded by `buffer_memory`: the bytes
+of a record count until its batch is acknowledged or failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from octavo.client.messaging.delivery import Partition
+from octavo.client.messaging.futures import Completion
+from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.proto import batch as batch_format
+
+RECORD_OVERHEAD_BYTES = 24
+"""Counted for each record: timestamp, two offsets, validity bits."""
+MAX_BATCH_RECORDS = batch_format.MAX_RECORDS
+
+
+class Batch(Completion):
+    """Records of one partition that are stored whole or not at all (A2)."""
+
+    __slots__ = (
+        "count",
+        "created_s",
+        "due",
+        "headers",
+        "keys",
+        "make",
+        "payload",
+        "payload_producer",
+        "size_bytes",
+        "values",
+    )
+
+    def __init__(self, topic: str, partition: int, created_s: float) -> None:
+        super().__init__(topic, partition)
+        self.timestamps_ms: list[int] = []  # type: ignore[assignment]
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: list[Headers] | None = None
+        self.count = 0
+        self.size_bytes = 0
+        self.created_s = created_s
+        self.due = False
+        """To be sent as soon as the partition has room: linger over, flush, or a waiting send."""
+        self.make: Callable[[tuple[int, int, int]], bytes] | None = None
+        """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
+        self.payload = b""
+        """The encoded batch, kept for retries."""
+        self.payload_producer = (-1, -1, -1)
+
+    def encoded(self, codec: int, producer: tuple[int, int, int]) -> bytes:
+        """The batch's bytes under `producer`; columns are released once encoded."""
+        if not self.payload:
+            self.payload = self._encode(codec, producer)
+            self._release_columns()
+        elif producer != self.payload_producer:
+            self.payload = batch_format.with_sequence(self.payload, *producer)
+        self.payload_producer = producer
+        return self.payload
+
+    def _encode(self, codec: int, producer: tuple[int, int, int]) -> bytes:
+        if self.make is not None:
+            return self.make(producer)
+        return batch_format.encode(
+            self.timestamps_ms,
+            self.keys,
+            self.values,
+            self.headers,
+            codec=codec,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+
+    def _release_columns(self) -> None:
+        self.keys = []
+        self.values = []
+        self.headers = None
+        self.make = None
+
+    def release(self) -> None:
+        """Drop the bytes of a batch that is done."""
+        self._release_columns()
+        self.payload = b""
+
+
+class Slot:
+    """One partition's place in the accumulator: at most one open batch, then closed ones."""
+
+    __slots__ = ("closed", "delivery", "open", "partition", "topic")
+
+    def __init__(self, delivery: Partition) -> None:
+        self.topic = delivery.topic
+        self.partition = delivery.partition
+        self.delivery = delivery
+        """The same partition's state in the delivery core."""
+        self.open: Batch | None = None
+        self.closed: deque[Batch] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Batches not yet resolved (adaptive sticky choice, P5)."""
+        return len(self.closed) + (self.open is not None) + len(self.delivery.in_flight)
+
+
+class Row(NamedTuple):
+    """One record in its stored form; `size_bytes` includes the overhead."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    size_bytes: int
+
+
+class Columns(NamedTuple):
+    """Equal-length columns to append to one partition."""
+
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
+    sizes: Sequence[int]
+
+
+class Span(NamedTuple):
+    """Records `start` .. `start + size` of one batch."""
+
+    batch: Batch
+    start: int
+    size: int
+
+
+class Accumulator:
+    """All slots of one producer.
+
+    The caller of any method holds `lock`, except for `finished`. Invariants: `free_bytes` plus the
+    size of all pending batches is `buffer_memory`; a slot with closed batches or a due open one is
+    in `ready`.
+    """
+
+    def __init__(self, *, batch_size: int, linger_s: float, buffer_memory: int) -> None:
+        self.lock = threading.Lock()
+        self.space = threading.Condition(self.lock)
+        self.batch_size = batch_size
+        self.free_bytes = buffer_memory
+        self.buffer_memory = buffer_memory
+        self.pending: dict[Batch, None] = {}
+        self.ready: dict[Slot, None] = {}
+        self.wake_wanted = False
+        """Set when the loop must look: a batch is ready or the first linger timer is needed."""
+        self.timer_armed = False
+        self._linger_s = linger_s
+        self._linger: dict[Slot, float] = {}
+        """Slots with an open batch that lingers, earliest deadline first."""
+        self._space_waiters: list[Callable[[], object]] = []
+
+    # --- appending, any thread, lock held ------------------------------------------------------
+
+    def append(
+        self,
+        slot: Slot,
+        row: Row,
+        now_s: float,
+    ) -> Batch:
+        """Add one record whose size was checked to fit; its index is `count - 1`."""
+        timestamp_ms, key, value, headers, size_bytes = row
+        batch = slot.open
+        if batch is None:
+            batch = self._open(slot, now_s)
+        elif batch.size_bytes + size_bytes > self.batch_size or batch.count >= MAX_BATCH_RECORDS:
+            self.close_open(slot)
+            batch = self._open(slot, now_s)
+        batch.timestamps_ms.append(timestamp_ms)
+        batch.keys.append(key)
+        batch.values.append(value)
+        if headers or batch.headers is not None:
+            if batch.headers is None:
+                batch.headers = [NO_HEADERS] * batch.count
+            batch.headers.append(headers)
+        batch.count += 1
+        batch.size_bytes += size_bytes
+        self.free_bytes -= size_bytes
+        if batch.size_bytes >= self.batch_size:
+            self.close_open(slot)
+        return batch
+
+    def append_many(self, slot: Slot, rows: Columns, now_s: float) -> list[Span]:
+        """Add columns to one partition, cutting batches by size without a loop over records."""
+        ends = list(accumulate(rows.sizes))
+        spans: list[Span] = []
+        start, total = 0, len(ends)
+        while start < total:
+            batch = slot.open or self._open(slot, now_s)
+            before = ends[start - 1] if start else 0
+            room = max(self.batch_size - batch.size_bytes, 0)
+            stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - batch.count)
+            if stop <= start:
+                if batch.count:
+                    self.close_open(slot)
+                    continue
+                stop = start + 1  # a record larger than batch_size goes alone
+            spans.append(Span(batch, batch.count, stop - start))
+            self._extend(batch, rows, start, stop)
+            taken = ends[stop - 1] - before
+            batch.size_bytes += taken
+            self.free_bytes -= taken
+            if batch.size_bytes >= self.batch_size:
+                self.close_open(slot)
+            start = stop
+        return spans
+
+    @staticmethod
+    def _extend(batch: Batch, rows: Columns, start: int, stop: int) -> None:
+        batch.timestamps_ms.extend(rows.timestamps_ms[start:stop])
+        batch.keys.extend(rows.keys[start:stop])
+        batch.values.extend(rows.values[start:stop])
+        if rows.headers is not None or batch.headers is not None:
+            if batch.headers is None:
+                batch.headers = [NO_HEADERS] * batch.count
+            given = rows.headers
+            batch.headers.extend(
+                [NO_HEADERS] * (stop - start) if given is None else given[start:stop]
+            )
+        batch.count += stop - start
+
+    def append_made(self, slot: Slot, batch: Batch) -> None:
+        """Add a batch that is complete already (Arrow columns), behind what the slot holds."""
+        if slot.open is not None:
+            self.close_open(slot)
+        self.pending[batch] = None
+        self.free_bytes -= batch.size_bytes
+        slot.closed.append(batch)
+        self.ready[slot] = None
+        self.wake_wanted = True
+
+    def _open(self, slot: Slot, now_s: float) -> Batch:
+        batch = Batch(slot.topic, slot.partition, now_s)
+        slot.open = batch
+        self.pending[batch] = None
+        self._linger[slot] = now_s + self._linger_s
+        if not self.timer_armed:
+            self.wake_wanted = True
+        return batch
+
+    def close_open(self, slot: Slot) -> None:
+        """Move the open batch to the closed ones."""
+        if slot.open is not None:
+            slot.closed.append(slot.open)
+            slot.open = None
+            self._linger.pop(slot, None)
+            self.ready[slot] = None
+            self.wake_wanted = True
+
+    def expedite(self, slot: Slot, batch: Batch) -> None:
+        """Send `batch` as soon as the partition has room, without lingering."""
+        if slot.open is batch:
+            batch.due = True
+            self.ready[slot] = None
+            self.wake_wanted = True
+
+    def expedite_all(self) -> None:
+        """The same for every open batch (flush, memory pressure)."""
+        for slot in self._linger:
+            if slot.open is not None:
+                self.expedite(slot, slot.open)
+
+    # --- taking, on the loop, lock held --------------------------------------------------------
+
+    def mark_due(self, now_s: float) -> float | None:
+        """Mark batches whose linger time is over; returns when the next one will be."""
+        due: list[Slot] = []
+        following: float | None = None
+        for slot, deadline_s in self._linger.items():
+            if deadline_s > now_s:
+                following = deadline_s
+                break
+            due.append(slot)
+        for slot in due:
+            del self._linger[slot]
+            if slot.open is not None:
+                slot.open.due = True
+                self.ready[slot] = None
+        return following
+
+    def take(self, slot: Slot) -> Batch | None:
+        """The next batch of `slot` to send; removes the slot from `ready` when there is none."""
+        if slot.closed:
+            return slot.closed.popleft()
+        batch = slot.open
+        if batch is not None and batch.due:
+            slot.open = None
+            self._linger.pop(slot, None)
+            return batch
+        self.ready.pop(slot, None)
+        return None
+
+    def take_expired(self, created_before_s: float) -> list[Batch]:
+        """Remove batches that were never sent and are older than the delivery timeout (I4)."""
+        out: list[Batch] = []
+        for slot in list(self.ready):
+            while slot.closed and slot.closed[0].created_s <= created_before_s:
+                out.append(slot.closed.popleft())
+            batch = slot.open
+            if not slot.closed and batch is not None and batch.created_s <= created_before_s:
+                out.append(batch)
+                slot.open = None
+                self._linger.pop(slot, None)
+        return out
+
+    def oldest_ready_s(self) -> float | None:
+        """Creation time of the oldest batch that waits for its partition."""
+        ages = [
+            (slot.closed[0] if slot.closed else slot.open).created_s  # type: ignore[union-attr]
+            for slot in self.ready
+            if slot.closed or slot.open is not None
+        ]
+        return min(ages, default=None)
+
+    def take_all(self) -> list[Batch]:
+        """Remove every batch not yet taken (the producer failed or is closed)."""
+        out: list[Batch] = []
+        for slot in {*self._linger, *self.ready}:
+            out.extend(slot.closed)
+            slot.closed.clear()
+            if slot.open is not None:
+                out.append(slot.open)
+                slot.open = None
+        self.ready.clear()
+        self._linger.clear()
+        return out
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def on_space(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once when memory was freed; lock held."""
+        self._space_waiters.append(callback)
+
+    def finished(self, batches: Sequence[Batch]) -> None:
+        """Give back the memory of batches that are done; takes the lock itself."""
+        with self.lock:
+            for batch in batches:
+                if batch in self.pending:
+                    del self.pending[batch]
+                    self.free_bytes += batch.size_bytes
+                    batch.release()
+            waiters, self._space_waiters = self._space_waiters, []
+            self.space.notify_all()
+        for waiter in waiters:
+            waiter()
+
+    def pending_records(self) -> int:
+        """Records neither acknowledged nor failed; lock held."""
+        return sum(batch.count for batch in self.pending)

@@ -1,0 +1,475 @@
+"""Administration: topics, logs, ledgers and health, as typed dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Self, TypeVar
+
+from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.cluster import Call, Cluster
+from octavo.client.messaging.consumer import epoch_ms
+from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
+from octavo.client.messaging.records import TopicPartition
+from octavo.proto import broker_pb2 as pb
+from octavo.proto import records_pb2
+from octavo.proto.errors import from_wire
+from octavo.runtime.errors import (
+    BrokerUnavailable,
+    RequestTimedOut,
+    RetriableError,
+    TopicAlreadyExists,
+    UnknownTopic,
+)
+
+T = TypeVar("T")
+OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply)
+
+DEFAULT_TIMEOUT_S = 30.0
+LIST_PAGE = 1_000
+"""Topics asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Who serves a partition; empty names: nobody yet."""
+
+    partition: int
+    owner_id: str
+    owner_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its settings."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str]
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A live broker."""
+
+    broker_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookieDescription:
+    """A live bookie; `state` is rw or ro."""
+
+    bookie_id: str
+    incarnation: str
+    wire_address: str
+    control_address: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentDescription:
+    """A run of entries on one ensemble of `bookie@incarnation`."""
+
+    first_entry: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HolderDescription:
+    """What one bookie says about a ledger."""
+
+    bookie_id: str
+    incarnation: str
+    reachable: bool
+    last_add_confirmed: int
+    fenced: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDescription:
+    """A ledger's metadata; `last_entry` and `length` are None until it is closed."""
+
+    ledger_id: int
+    state: str
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[FragmentDescription, ...]
+    last_entry: int | None
+    length: int | None
+    created_ms: int
+    degraded: bool
+    custom: Mapping[str, str]
+    holders: tuple[HolderDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescription:
+    """One element of a partition's list; `end_offset` is exclusive."""
+
+    ledger_id: int
+    base_offset: int
+    end_offset: int
+    state: str
+    size_bytes: int
+    first_append_ms: int
+    last_append_ms: int
+    max_timestamp_ms: int
+    last_entry: int
+    ledger_record: bytes
+    """octavo.records.LedgerRecord, for readers that go straight to the bookies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """A partition's segments and where they are stored."""
+
+    topic: str
+    partition: int
+    log_start: int
+    high_watermark: int
+    owner_epoch: int
+    segments: tuple[SegmentDescription, ...]
+    bookies: tuple[BookieDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealth:
+    """What one broker sees of the cluster."""
+
+    cluster_id: str
+    brokers: tuple[BrokerDescription, ...]
+    bookies: tuple[BookieDescription, ...]
+    metadata_connected: bool
+    write_quorum: int
+    ack_quorum: int
+    degraded_ledgers: int
+
+    @property
+    def writable_bookies(self) -> int:
+        """Bookies that accept new entries."""
+        return sum(bookie.state == "rw" for bookie in self.bookies)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether writes are served and every new entry gets all its copies."""
+        return (
+            bool(self.brokers)
+            and self.metadata_connected
+            and self.writable_bookies >= self.write_quorum
+            and self.degraded_ledgers == 0
+        )
+
+
+class AsyncAdmin:
+    """Administration of the cluster a client is connected to: `client.admin`.
+
+    Every call retries what is retriable until `timeout` seconds are over.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 6,
+        config: Mapping[str, str] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> TopicDescription:
+        """Create a topic; `config` has dotted names such as `retention.ms`."""
+        request = pb.CreateTopicRequest(name=name, partitions=partitions, config=config or {})
+        cluster = self._binding.cluster()
+        unsure = False
+
+        async def attempt() -> TopicDescription:
+            nonlocal unsure
+            try:
+                reply = await _any(
+                    cluster, lambda stub, limit: stub.CreateTopic(request, timeout=limit), timeout
+                )
+                _check(reply)
+            except TopicAlreadyExists:
+                if not unsure:
+                    raise
+                # An earlier attempt lost its reply (M-3): it is ours if it looks like ours.
+                made = await self.describe_topic(name, timeout=timeout)
+                if len(made.partitions) != partitions:
+                    raise
+                return made
+            except (BrokerUnavailable, RequestTimedOut):
+                unsure = True
+                raise
+            return _topic(reply.topic)
+
+        made = await cluster.retrying(attempt, timeout)
+        await cluster.refresh_quietly(name)
+        return made
+
+    async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Delete a topic and its data. Raises UnknownTopic."""
+        request = pb.DeleteTopicRequest(name=name)
+        cluster = self._binding.cluster()
+        unsure = False
+
+        async def attempt() -> None:
+            nonlocal unsure
+            try:
+                reply = await _any(
+                    cluster, lambda stub, limit: stub.DeleteTopic(request, timeout=limit), timeout
+                )
+                _check(reply)
+            except UnknownTopic:
+                if not unsure:  # else an earlier attempt did it and lost its reply
+                    raise
+            except (BrokerUnavailable, RequestTimedOut):
+                unsure = True
+                raise
+
+        await cluster.retrying(attempt, timeout)
+        cluster.views.pop(name, None)
+
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> list[TopicDescription]:
+        """Every topic, sorted by name."""
+        cluster = self._binding.cluster()
+        out: list[TopicDescription] = []
+        after = ""
+        while True:
+            request = pb.ListTopicsRequest(
+                include_internal=include_internal, limit=LIST_PAGE, after=after
+            )
+            reply = await _any(cluster, _list_call(request), timeout)
+            out += [_topic(topic) for topic in reply.topics]
+            if not reply.more or not reply.topics:
+                return sorted(out, key=lambda topic: topic.name)
+            after = reply.topics[-1].name
+
+    async def describe_topic(
+        self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TopicDescription:
+        """Partitions, owners and settings. Raises UnknownTopic."""
+        cluster = self._binding.cluster()
+
+        async def attempt() -> TopicDescription:
+            reply = await cluster.metadata([name], timeout_s=timeout)
+            for topic in reply.topics:
+                if topic.name == name:
+                    _check(topic)
+                    return _topic(topic)
+            raise UnknownTopic(f"topic {name!r} does not exist")
+
+        return await cluster.retrying(attempt, timeout)
+
+    async def describe_log(
+        self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> LogDescription:
+        """Segments of a partition and the bookies that hold them."""
+        request = pb.DescribeLogRequest(topic=topic, partition=partition)
+        reply = await self._at_owner(
+            topic,
+            partition,
+            lambda stub, limit: stub.DescribeLog(request, timeout=limit),
+            timeout,
+        )
+        return LogDescription(
+            topic=topic,
+            partition=partition,
+            log_start=reply.log_start,
+            high_watermark=reply.high_watermark,
+            owner_epoch=reply.owner_epoch,
+            segments=tuple(_segment(segment) for segment in reply.segments),
+            bookies=tuple(_bookie(bookie) for bookie in reply.bookies),
+        )
+
+    async def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:
+        """Close the open segment, so that exports see it; returns the high watermark."""
+        request = pb.RollRequest(topic=topic, partition=partition)
+        reply = await self._at_owner(
+            topic, partition, lambda stub, limit: stub.Roll(request, timeout=limit), timeout
+        )
+        return reply.high_watermark
+
+    async def list_offsets(
+        self,
+        topic: str,
+        at: str | int | datetime = "latest",
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> dict[int, int]:
+        """Offset per partition: earliest, latest, or the first at or after a time (-1: none)."""
+        cluster = self._binding.cluster()
+        view = await cluster.topic(topic, timeout)
+        moment = {"earliest": EARLIEST, "latest": LATEST}.get(at) if isinstance(at, str) else None
+        if moment is None:
+            moment = epoch_ms(at)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        wanted = {TopicPartition(topic, number): moment for number in range(view.partitions)}
+        found = await list_offsets(cluster, wanted, timeout)
+        return {where.partition: offset for where, offset in sorted(found.items())}
+
+    async def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:
+        """Brokers, bookies and metadata as one broker sees them."""
+        request = pb.ClusterHealthRequest()
+        reply = await _any(
+            self._binding.cluster(),
+            lambda stub, limit: stub.ClusterHealth(request, timeout=limit),
+            timeout,
+        )
+        return ClusterHealth(
+            cluster_id=reply.cluster_id,
+            brokers=tuple(BrokerDescription(b.broker_id, b.address) for b in reply.brokers),
+            bookies=tuple(_bookie(bookie) for bookie in reply.bookies),
+            metadata_connected=reply.metadata_connected,
+            write_quorum=reply.write_quorum,
+            ack_quorum=reply.ack_quorum,
+            degraded_ledgers=reply.degraded_ledgers,
+        )
+
+    async def show_ledger(
+        self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> LedgerDescription:
+        """A ledger's state, ensembles, last entry, and what each bookie holds of it."""
+        request = pb.ShowLedgerRequest(ledger_id=ledger_id)
+        cluster = self._binding.cluster()
+
+        async def attempt() -> pb.ShowLedgerReply:
+            reply = await _any(
+                cluster, lambda stub, limit: stub.ShowLedger(request, timeout=limit), timeout
+            )
+            _check(reply)
+            return reply
+
+        return _ledger(await cluster.retrying(attempt, timeout))
+
+    async def _at_owner(
+        self,
+        topic: str,
+        partition: int,
+        call: Call[OwnerReply],
+        timeout_s: float,
+    ) -> OwnerReply:
+        """One RPC to the partition's owner, found again when it moved."""
+        cluster = self._binding.cluster()
+
+        async def attempt() -> OwnerReply:
+            owner = await cluster.owner(topic, partition)
+            try:
+                reply = await cluster.ask(owner, call, min(timeout_s, cluster.request_timeout_s))
+                _check(reply)
+            except RetriableError:
+                cluster.owner_is(topic, partition, "")
+                raise
+            return reply
+
+        return await cluster.retrying(attempt, timeout_s)
+
+
+_Reply = (
+    pb.CreateTopicReply
+    | pb.DeleteTopicReply
+    | pb.TopicInfo
+    | pb.DescribeLogReply
+    | pb.RollReply
+    | pb.ShowLedgerReply
+)
+
+
+def _check(reply: _Reply) -> None:
+    """Raise the error a reply carries."""
+    if reply.HasField("error"):
+        raise from_wire(reply.error)
+
+
+async def _any(cluster: Cluster, call: Call[T], timeout_s: float) -> T:
+    """One RPC to any broker that may take its whole time."""
+    return await cluster.ask_any(call, timeout_s, attempt_s=timeout_s)
+
+
+def _list_call(
+    request: pb.ListTopicsRequest,
+) -> Call[pb.ListTopicsReply]:
+    return lambda stub, limit: stub.ListTopics(request, timeout=limit)
+
+
+def _topic(info: pb.TopicInfo) -> TopicDescription:
+    return TopicDescription(
+        name=info.name,
+        topic_id=info.topic_id.hex(),
+        partitions=tuple(
+            PartitionDescription(part.partition, part.owner_id, part.owner_address)
+            for part in sorted(info.partitions, key=lambda part: part.partition)
+        ),
+        config=dict(info.config),
+        created_ms=info.created_ms,
+    )
+
+
+def _bookie(info: pb.BookieInfo) -> BookieDescription:
+    return BookieDescription(
+        info.bookie_id, info.incarnation, info.wire_address, info.control_address, info.state
+    )
+
+
+def _segment(info: pb.SegmentInfo) -> SegmentDescription:
+    return SegmentDescription(
+        ledger_id=info.ledger_id,
+        base_offset=info.base_offset,
+        end_offset=info.end_offset,
+        state=info.state,
+        size_bytes=info.size_bytes,
+        first_append_ms=info.first_append_ms,
+        last_append_ms=info.last_append_ms,
+        max_timestamp_ms=info.max_timestamp_ms,
+        last_entry=info.last_entry,
+        ledger_record=info.ledger_record,
+    )
+
+
+def _ledger(reply: pb.ShowLedgerReply) -> LedgerDescription:
+    record = records_pb2.LedgerRecord.FromString(reply.ledger_record)
+    return LedgerDescription(
+        ledger_id=record.ledger_id,
+        state=records_pb2.LedgerState.Name(record.state),
+        ensemble_size=record.ensemble_size,
+        write_quorum=record.write_quorum,
+        ack_quorum=record.ack_quorum,
+        fragments=tuple(
+            FragmentDescription(fragment.first_entry, tuple(fragment.members))
+            for fragment in record.fragments
+        ),
+        last_entry=record.last_entry if record.HasField("last_entry") else None,
+        length=record.length if record.HasField("length") else None,
+        created_ms=record.ctime_ms,
+        degraded=record.degraded,
+        custom=dict(record.custom),
+        holders=tuple(
+            HolderDescription(
+                holder.bookie_id,
+                holder.incarnation,
+                holder.reachable,
+                holder.last_add_confirmed,
+                holder.fenced,
+                holder.error,
+            )
+            for holder in reply.holders
+        ),
+    )

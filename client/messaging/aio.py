@@ -1,0 +1,147 @@
+"""The async client: the door to producers, consumers, readers and administration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from octavo.client.messaging.admin import AsyncAdmin
+from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    load,
+    normalise,
+    parse_servers,
+)
+from octavo.client.messaging.consumer import AsyncConsumer
+from octavo.client.messaging.producer import AsyncProducer
+from octavo.client.messaging.reader import AsyncReader, Start
+from octavo.runtime.errors import ConfigError, OctavoError
+
+_log = logging.getLogger("octavo.client")
+
+
+class AsyncClient:
+    """A connection to a cluster for one event loop.
+
+    Lazy: nothing is connected until something is used; `connect(timeout=)` checks at once.
+
+    Args:
+        bootstrap_servers: `"host:port"`, several separated by commas, or a list.
+        options: settings of `ClientConfig`, snake_case or dotted.
+    """
+
+    def __init__(self, bootstrap_servers: str | Iterable[str], **options: object) -> None:
+        config = load(ClientConfig, options, inherited={})
+        self._binding = Binding(parse_servers(bootstrap_servers), config)
+        self._admin = AsyncAdmin(self._binding)
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """Administration of this cluster."""
+        return self._admin
+
+    async def connect(self, timeout: float = 5.0) -> None:
+        """Check that a broker answers; BrokerUnavailable names every address tried and why."""
+        await self._binding.cluster().metadata([], timeout_s=timeout)
+
+    def producer(self, **options: object) -> AsyncProducer:
+        """A producer; options are those of `ProducerConfig`."""
+        producer = AsyncProducer(self._binding, producer_config(self._binding.config, options))
+        self._binding.add(producer)
+        return producer
+
+    def consumer(
+        self, topics: str | Iterable[str] = (), *, group: str | None = None, **options: object
+    ) -> AsyncConsumer:
+        """A consumer of all partitions of `topics`, or of those given to `assign()`."""
+        config = consumer_config(self._binding.config, group, options)
+        consumer = AsyncConsumer(self._binding, topic_list(topics), config)
+        self._binding.add(consumer)
+        return consumer
+
+    def reader(
+        self,
+        topics: str | Iterable[str],
+        *,
+        start: Start = "earliest",
+        partitions: Iterable[int] | None = None,
+        **options: object,
+    ) -> AsyncReader:
+        """A reader of `topics` from earliest, latest, an offset or an aware datetime."""
+        config = reader_config(self._binding.config, options)
+        chosen = None if partitions is None else list(partitions)
+        reader = AsyncReader(self._binding, topic_list(topics), config, start, chosen)
+        self._binding.add(reader)
+        return reader
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Close every part, producers last to finish, then the connections.
+
+        Raises the first error of a part (for example FlushTimeout) after everything is closed.
+        """
+        first: OctavoError | None = None
+        for part in list(self._binding.parts):
+            try:
+                await part.close(timeout)
+            except OctavoError as error:
+                _log.error("closing %s: %s", type(part).__name__, error)
+                first = first or error
+        await self._binding.close()
+        if first is not None:
+            raise first
+
+    async def __aenter__(self) -> Self:
+        self._binding.cluster()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close()
+        except OctavoError as failure:  # the exception under way is the one to see
+            _log.error("closing the client after an error: %s", failure)
+
+
+def topic_list(topics: str | Iterable[str]) -> list[str]:
+    """One topic or several."""
+    out = [topics] if isinstance(topics, str) else list(topics)
+    for topic in out:
+        if not topic:
+            raise ConfigError("a topic name is empty")
+    return list(dict.fromkeys(out))
+
+
+def producer_config(client: ClientConfig, options: Mapping[str, object]) -> ProducerConfig:
+    """A producer's settings over the client's."""
+    return load(ProducerConfig, options, inherited=client.shared())
+
+
+def consumer_config(
+    client: ClientConfig, group: str | None, options: Mapping[str, object]
+) -> ConsumerConfig:
+    """A consumer's settings over the client's."""
+    if group is not None:
+        raise ConfigError(
+            f"group={group!r} is set, but consumer groups are not part of this version",
+            hint="leave group out and call assign(), or use client.reader()",
+        )
+    return load(ConsumerConfig, options, inherited=client.shared())
+
+
+def reader_config(client: ClientConfig, options: Mapping[str, object]) -> ConsumerConfig:
+    """A reader's settings; what lies before its position is gone, so it goes on at the start."""
+    given = normalise(options)
+    given.setdefault("auto_offset_reset", "earliest")
+    return load(ConsumerConfig, given, inherited=client.shared())

@@ -1,0 +1,288 @@
+"""Arrow columns in and out, without a Python object per record (design.md §3, spec/spark.md §6).
+
+Imported only when an Arrow function is called: `import octavo` and row-wise use never load pyarrow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
+from octavo.client.messaging.engine import ProducerEngine
+from octavo.client.messaging.records import TopicPartition
+from octavo.client.messaging.routing import TopicState
+from octavo.proto.batch import Codec
+from octavo.proto.batch_arrow import HEADER_TYPE, decode_arrow, encode_arrow
+from octavo.runtime.errors import ConfigError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADER_TYPE),
+    ]
+)
+"""Names and types of Spark's Kafka source (spec/spark.md §6)."""
+SLICE_ROWS = 16_384
+"""Rows converted and grouped at a time; bounds what one step holds."""
+
+
+class ArrowRows(NamedTuple):
+    """Columns of equal length in the stored form."""
+
+    timestamps_ms: pa.Array
+    keys: pa.Array
+    values: pa.Array
+    headers: pa.Array | None
+    sizes: pa.Array
+
+    def select(self, start: int, stop: int) -> ArrowRows:
+        """A slice without copying."""
+        return ArrowRows(
+            *(None if column is None else column.slice(start, stop - start) for column in self)
+        )
+
+
+class ArrowInput(NamedTuple):
+    """The arguments of send_arrow: a table and the names of its columns."""
+
+    topic: str
+    table: pa.Table | pa.RecordBatch
+    key: str | None
+    value: str
+    headers: str | None
+    timestamp: str | None
+    partition: int | None
+
+
+def slices(engine: ProducerEngine, given: ArrowInput) -> Iterator[ArrowRows]:
+    """Convert and check the table piece by piece."""
+    table = given.table
+    names = (given.key, given.value, given.headers, given.timestamp)
+    for name in names:
+        if name is not None and name not in table.schema.names:
+            raise ConfigError(
+                f"the table has no column {name!r}",
+                hint=f"it has {', '.join(table.schema.names)}",
+            )
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    for piece in table.to_batches(max_chunksize=SLICE_ROWS):
+        if piece.num_rows:
+            yield _rows(engine, given, piece)
+
+
+def _rows(engine: ProducerEngine, given: ArrowInput, piece: pa.RecordBatch) -> ArrowRows:
+    count = piece.num_rows
+    values = _binary(engine, piece.column(given.value), given.value)
+    if given.key is None:
+        keys = pa.nulls(count, pa.binary())
+    else:
+        keys = _binary(engine, piece.column(given.key), given.key)
+    sizes = pc.add(_lengths(keys), _lengths(values))
+    headers = None
+    if given.headers is not None:
+        headers = piece.column(given.headers).cast(HEADER_TYPE)
+        sizes = pc.add(sizes, pa.array(_header_bytes(headers), pa.int64()))
+    largest = pc.max(sizes).as_py()
+    if largest > engine.record_limit():
+        raise engine.too_large(given.topic, largest)
+    if given.timestamp is None:
+        stamps = pa.repeat(pa.scalar(engine.cluster.clock.wall_ms(), pa.int64()), count)
+    else:
+        stamps = _milliseconds(piece.column(given.timestamp), given.timestamp)
+    return ArrowRows(stamps, keys, values, headers, pc.add(sizes, RECORD_OVERHEAD_BYTES))
+
+
+def _binary(engine: ProducerEngine, column: pa.Array, name: str) -> pa.Array:
+    """The column as binary; numbers only where the serializer is JSON, whose text they are."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _binary(engine, column.dictionary_decode(), name)
+    if pa.types.is_integer(kind) and "json" in (
+        engine.config.key_serializer,
+        engine.config.serializer,
+    ):
+        column = column.cast(pa.string())
+        kind = column.type
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_null(kind)
+    ):
+        return column.cast(pa.binary())
+    raise TypeError(
+        f"column {name!r} of type {kind} cannot be stored: cast it to string or binary first, or "
+        'create the producer with serializer="json" for integer columns'
+    )
+
+
+def _milliseconds(column: pa.Array, name: str) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise TypeError(f"column {name!r} of type {column.type} is no timestamp or integer")
+    stamps = column.cast(pa.int64())
+    if stamps.null_count or pc.min(stamps).as_py() < 0:
+        raise ConfigError(f"column {name!r} has timestamps that are null or before 1970")
+    return stamps
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def _header_bytes(headers: pa.Array) -> list[int]:
+    return [
+        sum(len(pair["key"]) + len(pair["value"] or b"") + 12 for pair in item or ())
+        for item in headers.to_pylist()
+    ]
+
+
+def batches(engine: ProducerEngine, given: ArrowInput, rows: ArrowRows) -> Iterator[Batch]:
+    """Batches of one slice, partition by partition, each up to the configured size."""
+    state = engine.topics[given.topic]
+    codec = Codec.LZ4 if engine.config.compression_type == "lz4" else Codec.NONE
+    for where, part in _by_partition(engine, state, given.partition, rows):
+        ends = pc.cumulative_sum(part.sizes).to_pylist()
+        start = 0
+        while start < len(ends):
+            before = ends[start - 1] if start else 0
+            stop = max(bisect_right(ends, before + engine.accumulator.batch_size), start + 1)
+            batch = Batch(state.name, where, engine.cluster.clock.monotonic())
+            batch.count = stop - start
+            batch.size_bytes = ends[stop - 1] - before
+            batch.make = partial(_encode, part.select(start, stop), codec)
+            yield batch
+            start = stop
+
+
+def _encode(rows: ArrowRows, codec: int, producer: tuple[int, int, int]) -> bytes:
+    return encode_arrow(
+        rows.timestamps_ms, rows.keys, rows.values, rows.headers, codec=codec, producer=producer
+    )
+
+
+def _by_partition(
+    engine: ProducerEngine, state: TopicState, partition: int | None, rows: ArrowRows
+) -> Iterator[tuple[int, ArrowRows]]:
+    """Rows of each partition in their order; keyed rows by the hash of their distinct keys."""
+    count = len(rows.values)
+    with engine.accumulator.lock:
+        keyless = rows.keys.null_count == count
+        if partition is not None or keyless or rows.keys.null_count or engine.router.custom:
+            groups = engine.router.group(
+                state,
+                partition,
+                None if keyless else rows.keys.to_pylist(),
+                rows.values.to_pylist() if engine.router.custom else [b""] * count,
+                None,
+                rows.sizes.to_pylist(),
+            )
+            plan = [(slot.partition, index) for slot, index in groups]
+        else:
+            plan = _hashed(engine, state, rows.keys)
+    for where, index in plan:
+        if isinstance(index, range) and index.step == 1:
+            yield where, rows.select(index.start, index.stop)
+        else:
+            taken = index if isinstance(index, pa.Array) else pa.array(index, pa.int64())
+            yield (
+                where,
+                ArrowRows(*(None if column is None else column.take(taken) for column in rows)),
+            )
+
+
+def _hashed(
+    engine: ProducerEngine, state: TopicState, keys: pa.Array
+) -> list[tuple[int, Sequence[int]]]:
+    distinct = keys.dictionary_encode()
+    hashes = engine.router.hashes.get_many(distinct.dictionary.to_pylist())
+    count = len(state.slots)
+    targets = pa.array([hashed % count for hashed in hashes], pa.int32()).take(distinct.indices)
+    order = pc.sort_indices(targets)  # stable: rows of a partition keep their order
+    runs = pc.run_end_encode(targets.take(order))
+    plan: list[tuple[int, Sequence[int]]] = []
+    start = 0
+    for where, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        plan.append((where, order.slice(start, stop - start)))
+        start = stop
+    return plan
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+class StoredBatch(NamedTuple):
+    """A fetched batch and the rows of it that are wanted."""
+
+    where: TopicPartition
+    batch: bytes
+    first_offset: int
+    """Rows below it were handed out already or lie before the position."""
+    end_offset: int
+    """Rows from here on are not wanted yet."""
+    timestamp_type: int
+    append_time_ms: int
+
+
+def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
+    """One RecordBatch with the Kafka-source columns; raises CorruptBatch."""
+    table = pa.Table.from_batches([_columns(item) for item in batches], schema=SCHEMA)
+    combined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+
+def _columns(item: StoredBatch) -> pa.RecordBatch:
+    decoded = decode_arrow(item.batch)
+    offsets = decoded.column("offset")
+    wanted = pc.and_(
+        pc.greater_equal(offsets, item.first_offset), pc.less(offsets, item.end_offset)
+    )
+    if not pc.all(wanted).as_py():
+        decoded = decoded.filter(wanted)
+    count = decoded.num_rows
+    stamps = decoded.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+    if item.timestamp_type == 1:
+        at = pa.scalar(item.append_time_ms * 1000, pa.timestamp("us", tz="UTC"))
+        stamps = pa.repeat(at, count)
+    return pa.RecordBatch.from_arrays(
+        [
+            decoded.column("key"),
+            decoded.column("value"),
+            pa.repeat(pa.scalar(item.where.topic, pa.string()), count),
+            pa.repeat(pa.scalar(item.where.partition, pa.int32()), count),
+            decoded.column("offset"),
+            stamps,
+            pa.repeat(pa.scalar(item.timestamp_type, pa.int32()), count),
+            decoded.column("headers"),
+        ],
+        schema=SCHEMA,
+    )
+
+
+class ArrowFunctions:
+    """What producers and consumers use of this module, reached through `arrow_access`."""
+
+    ArrowInput = ArrowInput
+    StoredBatch = StoredBatch
+    slices = staticmethod(slices)
+    batches = staticmethod(batches)
+    to_record_batch = staticmethod(to_record_batch)
+
+
+FUNCTIONS = ArrowFunctions()

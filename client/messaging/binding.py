@@ -1,0 +1,71 @@
+"""Ties the parts of one async client to its loop and process.
+
+Owns the Cluster, made lazily on the first use inside a running loop, and the set of parts that
+`close()` must end. Using a client from another loop, after a fork or after closing raises at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Protocol
+
+from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.config import ClientConfig
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from octavo.runtime.errors import ForkedClientError, IllegalStateError
+
+
+class Part(Protocol):
+    """A producer, consumer or reader of a client."""
+
+    async def close(self, timeout: float | None = None) -> None:
+        """End it."""
+        ...
+
+
+class Binding:
+    """Shared by a client and all its parts."""
+
+    def __init__(self, servers: tuple[str, ...], config: ClientConfig) -> None:
+        self.servers = servers
+        self.config = config
+        self.parts: dict[Part, None] = {}
+        self.closed = False
+        self._cluster: Cluster | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def cluster(self) -> Cluster:
+        """The shared cluster; raises ForkedClientError or IllegalStateError."""
+        loop = asyncio.get_running_loop()
+        if self._cluster is not None:
+            if self._pid != os.getpid():
+                raise ForkedClientError(f"this client belongs to process {self._pid}")
+            if self._loop is not loop:
+                raise IllegalStateError(
+                    "this client belongs to another event loop",
+                    hint="make one AsyncClient per loop",
+                )
+        if self.closed:
+            raise IllegalStateError("the client is closed", hint="create a new one")
+        if self._cluster is None:
+            self._pid = os.getpid()
+            self._loop = loop
+            self._cluster = Cluster(self.servers, self.config, SystemClock(), SystemEntropy())
+        return self._cluster
+
+    def add(self, part: Part) -> None:
+        """Register a part, to be closed with the client."""
+        self.parts[part] = None
+
+    def forget(self, part: Part) -> None:
+        """A part was closed."""
+        self.parts.pop(part, None)
+
+    async def close(self) -> None:
+        """End the connections; parts are closed by then."""
+        self.closed = True
+        if self._cluster is not None and self._pid == os.getpid():
+            await self._cluster.close()

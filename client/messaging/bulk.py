@@ -1,0 +1,279 @@
+"""The fast lanes of a producer: many records, or Arrow columns, with one report for all.
+
+Input is taken in bounded chunks, so a generator of any length streams with back-pressure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import NamedTuple, TypeVar, cast
+
+from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch, Columns, Span
+from octavo.client.messaging.engine import ProducerEngine, check_timestamp
+from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.serializers import ToBytes, header_list, headers_bytes
+from octavo.runtime.errors import ConfigError, OctavoError, ProducerClosed
+
+CHUNK_RECORDS = 2_048
+CHUNK_BYTES = 2 << 20
+"""A chunk is appended under one lock once memory for all of it is free."""
+_NONE = type(None)
+T = TypeVar("T")
+
+
+class SendReport:
+    """Where the records of one bulk send are. All of them are acknowledged."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.count = 0
+        self.unknown_offsets = 0
+        """Records stored for certain whose offset was not told (I5, or acks=0)."""
+        self._ranges: dict[int, list[range]] = {}
+
+    def note(self, span: Span) -> None:
+        """Account for a stretch of an acknowledged batch."""
+        self.count += span.size
+        if span.batch.base_offset < 0:
+            self.unknown_offsets += span.size
+            return
+        first = span.batch.base_offset + span.start
+        ranges = self._ranges.setdefault(span.batch.partition, [])
+        if ranges and ranges[-1].stop == first:
+            ranges[-1] = range(ranges[-1].start, first + span.size)
+        else:
+            ranges.append(range(first, first + span.size))
+
+    @property
+    def partitions(self) -> list[int]:
+        """Partitions that received records."""
+        return sorted(self._ranges)
+
+    def offsets(self, partition: int) -> list[range]:
+        """Offsets given in `partition`, in the order sent."""
+        return list(self._ranges.get(partition, ()))
+
+    def __repr__(self) -> str:
+        return f"<SendReport {self.topic}: {self.count} records in {len(self._ranges)} partitions>"
+
+
+class Chunk(NamedTuple):
+    """Converted rows ready to be appended."""
+
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
+    timestamps_ms: Sequence[int]
+    sizes: Sequence[int]
+    size_bytes: int
+
+
+class ManyInput(NamedTuple):
+    """The arguments of send_many."""
+
+    topic: str
+    values: Iterable[object]
+    keys: Iterable[object] | None
+    headers: Iterable[object] | None
+    timestamps_ms: Iterable[int] | None
+    partition: int | None
+
+
+def chunks(engine: ProducerEngine, given: ManyInput) -> Iterator[Chunk]:
+    """Convert, check and cut the input; errors name the record and leave earlier chunks sent."""
+    values = iter(given.values)
+    keys = None if given.keys is None else iter(given.keys)
+    headers = None if given.headers is None else iter(given.headers)
+    stamps = None if given.timestamps_ms is None else iter(given.timestamps_ms)
+    while True:
+        part = list(islice(values, CHUNK_RECORDS))
+        if not part:
+            for name, rest in (("keys", keys), ("headers", headers), ("timestamps_ms", stamps)):
+                if rest is not None and next(rest, _NONE) is not _NONE:
+                    raise ConfigError(f"{name} has more items than values")
+            return
+        count = len(part)
+        value_column = _convert(part, engine.to_value, bytes_pass=engine.bytes_pass)
+        key_column = None
+        if keys is not None:
+            key_column = _convert(_next(keys, count, "keys"), engine.to_key, bytes_pass=True)
+        header_column = None
+        if headers is not None:
+            header_column = [
+                header_list(item) if item else NO_HEADERS
+                for item in _next(headers, count, "headers")
+            ]
+        if stamps is None:
+            times: Sequence[int] = [engine.cluster.clock.wall_ms()] * count
+        else:
+            times = cast("Sequence[int]", _next(stamps, count, "timestamps_ms"))
+            for stamp in times:
+                check_timestamp(stamp)
+        sizes = _sizes(engine, given.topic, key_column, value_column, header_column)
+        yield from _cut(key_column, value_column, header_column, times, sizes)
+
+
+def _next(items: Iterator[object], count: int, name: str) -> list[object]:
+    part = list(islice(items, count))
+    if len(part) != count:
+        raise ConfigError(f"{name} has fewer items than values")
+    return part
+
+
+def _convert(
+    items: Sequence[object], to_bytes: ToBytes, *, bytes_pass: bool
+) -> Sequence[bytes | None]:
+    kinds = set(map(type, items))
+    if bytes_pass and kinds <= {bytes, _NONE}:
+        return cast("Sequence[bytes | None]", items)
+    return [to_bytes(item) for item in items]
+
+
+def _lengths(column: Sequence[bytes | None]) -> list[int]:
+    if None in column:
+        return [0 if item is None else len(item) for item in column]
+    return list(map(len, cast("Sequence[bytes]", column)))
+
+
+def _sizes(
+    engine: ProducerEngine,
+    topic: str,
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers] | None,
+) -> list[int]:
+    sizes = _lengths(values)
+    if keys is not None:
+        sizes = [a + b for a, b in zip(sizes, _lengths(keys), strict=True)]
+    if headers is not None:
+        sizes = [a + headers_bytes(b) for a, b in zip(sizes, headers, strict=True)]
+    largest = max(sizes)
+    if largest > engine.record_limit():
+        raise engine.too_large(topic, largest)
+    return [size + RECORD_OVERHEAD_BYTES for size in sizes]
+
+
+def _cut(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers] | None,
+    times: Sequence[int],
+    sizes: list[int],
+) -> Iterator[Chunk]:
+    ends = list(accumulate(sizes))
+    start = 0
+    while start < len(ends):
+        before = ends[start - 1] if start else 0
+        stop = max(bisect_right(ends, before + CHUNK_BYTES), start + 1)
+        yield Chunk(
+            None if keys is None else keys[start:stop],
+            values[start:stop],
+            None if headers is None else headers[start:stop],
+            times[start:stop],
+            sizes[start:stop],
+            ends[stop - 1] - before,
+        )
+        start = stop
+
+
+def append_chunk(
+    engine: ProducerEngine, topic: str, partition: int | None, chunk: Chunk, block_s: float
+) -> list[Span]:
+    """Append one chunk; blocks the thread up to `block_s` for memory, then BufferFull."""
+    accumulator = engine.accumulator
+    now_s = engine.cluster.clock.monotonic()
+    spans: list[Span] = []
+    with accumulator.lock:
+        if engine.closed is not None:
+            raise ProducerClosed(f"the producer accepts nothing more: {engine.closed.cause}")
+        if accumulator.free_bytes < chunk.size_bytes:
+            engine.wait_space(chunk.size_bytes, block_s)
+        groups = engine.router.group(
+            engine.topics[topic], partition, chunk.keys, chunk.values, chunk.headers, chunk.sizes
+        )
+        for slot, rows in groups:
+            spans += accumulator.append_many(slot, _columns(chunk, rows), now_s)
+        engine.wake_if_wanted()
+    return spans
+
+
+def append_batch(engine: ProducerEngine, batch: Batch, block_s: float) -> list[Span]:
+    """Append a batch that is complete already; blocks as `append_chunk`."""
+    accumulator = engine.accumulator
+    with accumulator.lock:
+        if engine.closed is not None:
+            raise ProducerClosed(f"the producer accepts nothing more: {engine.closed.cause}")
+        if accumulator.free_bytes < batch.size_bytes:
+            engine.wait_space(batch.size_bytes, block_s)
+        accumulator.append_made(engine.topics[batch.topic].slots[batch.partition], batch)
+        engine.wake_if_wanted()
+    return [Span(batch, 0, batch.count)]
+
+
+def _columns(chunk: Chunk, rows: Sequence[int]) -> Columns:
+    keys = chunk.keys
+    return Columns(
+        _pick(chunk.timestamps_ms, rows),
+        [None] * len(rows) if keys is None else _pick(keys, rows),
+        _pick(chunk.values, rows),
+        None if chunk.headers is None else _pick(chunk.headers, rows),
+        _pick(chunk.sizes, rows),
+    )
+
+
+def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
+    """Selected rows: by slice where they are evenly spaced, else one by one."""
+    if isinstance(rows, range):
+        return column[rows.start : rows.stop : rows.step]
+    return [column[row] for row in rows]
+
+
+class BulkSend:
+    """One bulk send under way: collects outcomes as they come, so memory stays bounded."""
+
+    def __init__(self, engine: ProducerEngine, topic: str) -> None:
+        self._engine = engine
+        self._report = SendReport(topic)
+        self._spans: deque[Span] = deque()
+        self._failed = 0
+        self._error: OctavoError | None = None
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """More records were appended."""
+        self._spans.extend(spans)
+        while self._spans and self._spans[0].batch.done:
+            self._note(self._spans.popleft())
+
+    def _note(self, span: Span) -> None:
+        span.batch.observed = True
+        if span.batch.error is None:
+            self._report.note(span)
+        else:
+            self._failed += span.size
+            self._error = self._error or span.batch.error
+
+    def expedite(self) -> None:
+        """Nothing more follows: do not linger."""
+        accumulator = self._engine.accumulator
+        with accumulator.lock:
+            accumulator.expedite_all()
+            self._engine.wake_if_wanted()
+
+    @property
+    def open(self) -> list[Batch]:
+        """Batches without an outcome yet."""
+        return list(dict.fromkeys(span.batch for span in self._spans if not span.batch.done))
+
+    def result(self) -> SendReport:
+        """The report; raises the first error when any record failed, with a note of how many."""
+        self.add(())
+        if self._error is not None:
+            self._error.add_note(
+                f"send_many to {self._report.topic}: {self._report.count} records acknowledged, "
+                f"{self._failed} failed"
+            )
+            raise self._error
+        return self._report

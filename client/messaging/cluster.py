@@ -1,0 +1,326 @@
+"""What all parts of one client share on its loop: connections and what is known of the cluster.
+
+Owns the gRPC channels, the list of brokers, topic metadata and the search for partition owners
+(F045, F046). Reads of `views` are allowed from any thread; everything else runs on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import grpc
+
+from octavo.client.messaging.config import ClientConfig
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.batch import MAX_RECORD_BYTES
+from octavo.proto.broker_pb2_grpc import BrokerStub
+from octavo.proto.errors import from_rpc_error, from_wire
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import (
+    BrokerUnavailable,
+    NotLeader,
+    OctavoError,
+    RequestTimedOut,
+    UnknownTopic,
+)
+from octavo.runtime.retry import Backoff
+from octavo.runtime.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
+
+_log = logging.getLogger("octavo.client")
+T = TypeVar("T")
+
+MESSAGE_BYTES_MAX = 64 << 20
+"""gRPC message limit of both directions: above the largest fetch (G7)."""
+REDIRECTS_MAX = 20
+"""Longest chain of Lookup redirects that is followed."""
+ATTEMPT_TIMEOUT_S = 5.0
+"""One try against one broker when any broker will do; then the next is asked."""
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class TopicView(NamedTuple):
+    """What is known of a topic."""
+
+    name: str
+    partitions: int
+    owners: tuple[str, ...]
+    """Address of each partition's owner; empty: not known."""
+
+
+Call = Callable[["BrokerAsyncStub", float], Awaitable[T]]
+"""One RPC against a stub with a timeout in seconds."""
+
+
+class Cluster:
+    """Connections and metadata of one client."""
+
+    def __init__(
+        self,
+        servers: tuple[str, ...],
+        config: ClientConfig,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.entropy = entropy
+        self.views: dict[str, TopicView] = {}
+        self.max_record_bytes = MAX_RECORD_BYTES
+        self.cluster_id = ""
+        self.tasks = TaskOwner("octavo-client")
+        self._bootstrap = servers
+        self._brokers: list[str] = []
+        self._preferred = 0
+        self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
+        self._refreshing: dict[str, asyncio.Task[OctavoError | None]] = {}
+        self._refresher_started = False
+
+    async def close(self) -> None:
+        """Close every connection; no call may follow."""
+        await self.tasks.close()
+        channels, self._channels = self._channels, {}
+        for channel, _ in channels.values():
+            await channel.close()
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def stub(self, address: str) -> BrokerAsyncStub:
+        """The stub of one broker; connects on first use."""
+        found = self._channels.get(address)
+        if found is None:
+            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            found = self._channels[address] = (channel, BrokerStub(channel))
+        return found[1]
+
+    def _addresses(self) -> list[str]:
+        known = list(dict.fromkeys([*self._brokers, *self._bootstrap]))
+        turn = self._preferred % len(known)
+        return known[turn:] + known[:turn]
+
+    def backoff(self) -> Backoff:
+        """Delays between attempts, as configured."""
+        return Backoff(
+            self.entropy,
+            initial_s=self.config.retry_backoff_ms / 1000,
+            max_s=self.config.retry_backoff_max_ms / 1000,
+        )
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long one request may take."""
+        return self.config.request_timeout_ms / 1000
+
+    async def ask(self, address: str, call: Call[T], timeout_s: float) -> T:
+        """One RPC to one broker; raises OctavoError."""
+        try:
+            return await call(self.stub(address), max(timeout_s, 0.001))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, address) from error
+
+    async def ask_any(
+        self, call: Call[T], timeout_s: float, attempt_s: float = ATTEMPT_TIMEOUT_S
+    ) -> T:
+        """One RPC to whichever broker answers, until `timeout_s` is over.
+
+        Raises BrokerUnavailable naming every address tried and why it failed.
+        """
+        deadline = self.clock.monotonic() + timeout_s
+        backoff = self.backoff()
+        failures: dict[str, str] = {}
+        while True:
+            for address in self._addresses():
+                left = deadline - self.clock.monotonic()
+                try:
+                    return await self.ask(address, call, min(max(left, 0.05), attempt_s))
+                except (BrokerUnavailable, RequestTimedOut) as error:
+                    failures[address] = error.cause
+                    self._preferred += 1
+            delay = backoff.next_s()
+            if self.clock.monotonic() + delay >= deadline:
+                tried = "; ".join(failures.values())
+                raise BrokerUnavailable(f"no broker answered within {timeout_s:g} s: {tried}")
+            await self.clock.sleep(delay)
+
+    # --- metadata -------------------------------------------------------------------------------
+
+    def _note(self, reply: pb.MetadataReply) -> None:
+        if self.cluster_id and reply.cluster_id and reply.cluster_id != self.cluster_id:
+            _log.warning(
+                "broker %s belongs to cluster %s, not %s",
+                reply.answering_broker,
+                reply.cluster_id,
+                self.cluster_id,
+            )
+        self.cluster_id = self.cluster_id or reply.cluster_id
+        self._brokers = [broker.address for broker in reply.brokers if broker.address]
+        if reply.max_record_bytes:
+            self.max_record_bytes = min(MAX_RECORD_BYTES, reply.max_record_bytes)
+        for topic in reply.topics:
+            if not topic.HasField("error"):
+                parts = sorted(topic.partitions, key=lambda item: item.partition)
+                owners = tuple(part.owner_address for part in parts)
+                self.views[topic.name] = TopicView(topic.name, len(parts), owners)
+            elif from_wire(topic.error).code == UnknownTopic.code:
+                self.views.pop(topic.name, None)
+
+    async def metadata(
+        self, topics: Iterable[str], *, all_topics: bool = False, timeout_s: float | None = None
+    ) -> pb.MetadataReply:
+        """Ask any broker and remember the answer."""
+        request = pb.MetadataRequest(topics=topics, all_topics=all_topics)
+        reply = await self.ask_any(
+            lambda stub, limit: stub.Metadata(request, timeout=limit),
+            self.request_timeout_s if timeout_s is None else timeout_s,
+        )
+        self._note(reply)
+        return reply
+
+    async def _refresh_topic(self, name: str, timeout_s: float) -> OctavoError | None:
+        """The shared request behind `refresh`; its error is a value because many wait for it."""
+        try:
+            reply = await self.metadata([name], timeout_s=timeout_s)
+        except OctavoError as error:
+            return error
+        finally:
+            self._refreshing.pop(name, None)
+        for topic in reply.topics:
+            if topic.name == name and topic.HasField("error"):
+                return from_wire(topic.error)
+        return None
+
+    async def refresh(self, name: str, timeout_s: float | None = None) -> TopicView:
+        """Fresh metadata of one topic; simultaneous callers share a request."""
+        self._start_refresher()
+        task = self._refreshing.get(name)
+        if task is None:
+            limit_s = self.request_timeout_s
+            if timeout_s is not None:
+                limit_s = min(limit_s, timeout_s)
+            task = self.tasks.spawn(self._refresh_topic(name, limit_s), name="refresh")
+            self._refreshing[name] = task
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+        view = self.views.get(name)
+        if view is None or view.partitions == 0:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        return view
+
+    async def topic(self, name: str, timeout_s: float) -> TopicView:
+        """Metadata of a topic, cached; UNKNOWN_TOPIC is retried until `timeout_s` (F031)."""
+        found = self.views.get(name)
+        if found is not None:
+            return found
+        return await self.retrying(
+            lambda: self.refresh(name, timeout_s), timeout_s, also=UnknownTopic
+        )
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        timeout_s: float,
+        also: type[OctavoError] | None = None,
+    ) -> T:
+        """Repeat `attempt` with back-off while its error is retriable (or is `also`)."""
+        deadline = self.clock.monotonic() + timeout_s
+        backoff = self.backoff()
+        while True:
+            try:
+                return await attempt()
+            except OctavoError as error:
+                again = error.retriable or (also is not None and isinstance(error, also))
+                delay = backoff.next_s()
+                if not again or self.clock.monotonic() + delay >= deadline:
+                    raise
+            await self.clock.sleep(delay)
+
+    async def refresh_quietly(self, name: str) -> None:
+        """Warm the cache; a failure only means that the next use asks again."""
+        try:
+            await self.refresh(name, ATTEMPT_TIMEOUT_S)
+        except OctavoError as error:
+            _log.debug("metadata of %s not yet known: %s", name, error)
+
+    def _start_refresher(self) -> None:
+        if not self._refresher_started:
+            self._refresher_started = True
+            self.tasks.spawn(self._refresh_for_ever(), name="metadata-age")
+
+    async def _refresh_for_ever(self) -> None:
+        """F121: metadata never gets older than metadata_max_age_ms."""
+        while True:
+            await self.clock.sleep(self.config.metadata_max_age_ms / 1000)
+            names = list(self.views)
+            if not names:
+                continue
+            try:
+                await self.metadata(names)
+            except OctavoError as error:
+                _log.warning("metadata refresh failed, will try again: %s", error)
+
+    # --- owners ---------------------------------------------------------------------------------
+
+    async def find_owner(self, topic: str, partition: int, *, avoid: str = "") -> str:
+        """Address of the partition's owner by fresh metadata, else by Lookup (O-2).
+
+        `avoid` is an address that just failed: metadata naming it again is not trusted.
+        """
+        view = await self.refresh(topic)
+        owner = view.owners[partition] if partition < view.partitions else ""
+        if owner and owner != avoid:
+            return owner
+        return await self._lookup(topic, partition)
+
+    async def _lookup(self, topic: str, partition: int) -> str:
+        request = pb.LookupRequest(topic=topic, partition=partition)
+        reply = await self.ask_any(
+            lambda stub, limit: stub.Lookup(request, timeout=limit),
+            self.request_timeout_s,
+            attempt_s=self.request_timeout_s,
+        )
+        for _ in range(REDIRECTS_MAX):
+            if reply.HasField("error"):
+                raise from_wire(reply.error)
+            if not reply.redirect:
+                if reply.owner_address:
+                    return reply.owner_address
+                break
+            reply = await self.ask(
+                reply.owner_address,
+                lambda stub, limit: stub.Lookup(request, timeout=limit),
+                self.request_timeout_s,
+            )
+        raise NotLeader(f"no owner of {topic}-{partition} found within {REDIRECTS_MAX} redirects")
+
+    async def owner(self, topic: str, partition: int) -> str:
+        """The remembered owner, else `find_owner`."""
+        view = self.views.get(topic)
+        if view is not None and partition < view.partitions and view.owners[partition]:
+            return view.owners[partition]
+        return await self.find_owner(topic, partition)
+
+    def owner_is(self, topic: str, partition: int, address: str) -> None:
+        """Remember an owner learnt elsewhere; empty forgets it."""
+        view = self.views.get(topic)
+        if view is not None and partition < view.partitions:
+            owners = list(view.owners)
+            owners[partition] = address
+            self.views[topic] = view._replace(owners=tuple(owners))

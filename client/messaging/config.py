@@ -1,0 +1,296 @@
+"""Settings of the client, producer, consumer and reader: frozen dataclasses, no dependency.
+
+Names are Kafka's in snake_case; the dotted form is accepted too (U4, F043). An unknown name is a
+ConfigError naming the closest known one, never ignored. Relations between settings (I4, A5) are
+checked when the object is built, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import ClassVar, Literal, Protocol, TypeVar, cast
+
+from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from octavo.runtime.errors import ConfigError
+
+_log = logging.getLogger("octavo.client")
+
+DEFAULT_PORT = 7650
+MAX_BATCH_SIZE = 3 << 20
+"""Largest `batch_size`; leaves room below the 4 MiB of a batch for its buffers and header."""
+MAX_IN_FLIGHT = 5
+"""A partition remembers 5 batches of a producer (spec groups §3): more cannot be deduplicated."""
+
+RecordHeaders = Iterable[tuple[str, bytes | None]]
+PartitionChooser = Callable[[str, bytes | None, bytes | None, object, int], int]
+"""`chooser(topic, key, value, headers, partitions) -> partition` (P6)."""
+Serializer = Callable[[object], bytes]
+
+T = TypeVar("T", bound="_Settings")
+
+
+class _Settings(Protocol):
+    """Any of the settings classes below."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+def _fail(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{name}={value!r} is not allowed", hint=f"{name} must be {allowed}")
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _fail(name, value, f"a whole number from {low} to {high}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise _fail(name, value, "one of " + ", ".join(map(repr, choices)))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint naming the closest known name, or all of them when none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(names)}"
+
+
+_LATER = {
+    "transactional_id": "transactions are not part of this version",
+    "group": "consumer groups are not part of this version",
+    "group_id": "consumer groups are not part of this version",
+}
+
+
+def normalise(options: Mapping[str, object]) -> dict[str, object]:
+    """Dotted names to snake_case; the same name given twice is a ConfigError."""
+    out: dict[str, object] = {}
+    for given, value in options.items():
+        name = given.replace(".", "_")
+        if name in out:
+            raise ConfigError(f"{name} is given twice", hint="keep one spelling")
+        out[name] = value
+    return out
+
+
+def load(cls: type[T], options: Mapping[str, object], *, inherited: Mapping[str, object]) -> T:
+    """Build `cls` from user options over `inherited` ones; raises ConfigError."""
+    given = normalise(options)
+    known = {field.name for field in fields(cast("type[ClientConfig]", cls))}
+    for name in given:
+        if name in _LATER and name not in known:
+            raise ConfigError(
+                f"{name} is set, but {_LATER[name]}", hint="leave it out; assign() needs no group"
+            )
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}", hint=did_you_mean(name, known))
+    merged = {name: value for name, value in inherited.items() if name in known}
+    merged.update(given)
+    return cls(**merged)
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
+    """`"host:port,host:port"` or a list of them; a missing port is 7650."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    out: list[str] = []
+    for part in parts:
+        text = part.strip()
+        if not text:
+            continue
+        host, colon, port = text.rpartition(":")
+        if text.endswith("]") or not colon:  # bare host or bare IPv6 literal in brackets
+            out.append(f"{text}:{DEFAULT_PORT}")
+            continue
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(
+                f"bootstrap server {text!r} is not host:port", hint="for example localhost:7650"
+            )
+        out.append(text)
+    if not out:
+        raise ConfigError("no bootstrap server given", hint='for example Client("localhost:7650")')
+    return tuple(dict.fromkeys(out))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What all parts of one client share."""
+
+    client_id: str = "octavo-python"
+    request_timeout_ms: int = 30_000
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        _check_int("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
+        _check_int("metadata_max_age_ms", self.metadata_max_age_ms, 100, 86_400_000)
+        _check_int("retry_backoff_ms", self.retry_backoff_ms, 1, 60_000)
+        _check_int(
+            "retry_backoff_max_ms", self.retry_backoff_max_ms, self.retry_backoff_ms, 600_000
+        )
+
+    def shared(self) -> dict[str, object]:
+        """Values that producers and consumers inherit."""
+        return {
+            "request_timeout_ms": self.request_timeout_ms,
+            "retry_backoff_ms": self.retry_backoff_ms,
+            "retry_backoff_max_ms": self.retry_backoff_max_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Settings of a producer; see spec/interface.md §1 for the names kept from Kafka."""
+
+    acks: Literal["all"] | int | str = "all"
+    enable_idempotence: bool | None = None
+    """None: on when `acks` is all."""
+    linger_ms: int = 5
+    batch_size: int = 65_536
+    """0 turns batching off: one record, one batch (F038)."""
+    compression_type: str = "lz4"
+    max_request_size: int = MAX_RECORD_BYTES
+    """Largest record: key, value and headers together."""
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    buffer_memory: int = 32 << 20
+    max_block_ms: int = 60_000
+    max_in_flight_requests_per_connection: int = MAX_IN_FLIGHT
+    partitioner: str | PartitionChooser = "murmur2"
+    partitioner_adaptive: bool = True
+    serializer: Literal["json"] | Serializer | None = None
+    key_serializer: Literal["json"] | Serializer | None = None
+    metadata_max_age_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        _check_int("linger_ms", self.linger_ms, 0, 3_600_000)
+        _check_int("batch_size", self.batch_size, 0, MAX_BATCH_SIZE)
+        _check_choice("compression_type", self.compression_type, ("lz4", "none"))
+        _check_int("max_request_size", self.max_request_size, 1, MAX_RECORD_BYTES)
+        _check_int("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
+        _check_int("delivery_timeout_ms", self.delivery_timeout_ms, 1, 86_400_000)
+        _check_int("retry_backoff_ms", self.retry_backoff_ms, 1, 60_000)
+        _check_int(
+            "retry_backoff_max_ms", self.retry_backoff_max_ms, self.retry_backoff_ms, 600_000
+        )
+        _check_int("buffer_memory", self.buffer_memory, MAX_BATCH_BYTES, 1 << 40)
+        _check_int("max_block_ms", self.max_block_ms, 0, 86_400_000)
+        _check_int(
+            "max_in_flight_requests_per_connection",
+            self.max_in_flight_requests_per_connection,
+            1,
+            1_000,
+        )
+        self._check_choices()
+        self._check_relations()
+
+    def _check_choices(self) -> None:
+        if self.acks not in ("all", "-1", "0", "1", -1, 0, 1) or isinstance(self.acks, bool):
+            raise _fail("acks", self.acks, "'all', 1 or 0")
+        if self.enable_idempotence not in (None, True, False):
+            raise _fail("enable_idempotence", self.enable_idempotence, "True or False")
+        if not callable(self.partitioner):
+            _check_choice("partitioner", self.partitioner, ("murmur2", "default", "round_robin"))
+        for name in ("serializer", "key_serializer"):
+            value = getattr(self, name)
+            if value is not None and value != "json" and not callable(value):
+                raise _fail(name, value, "'json', a callable or None")
+
+    def _check_relations(self) -> None:
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:  # I4
+            raise ConfigError(
+                f"delivery_timeout_ms={self.delivery_timeout_ms} is less than linger_ms + "
+                f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms}",
+                hint="raise delivery_timeout_ms or lower request_timeout_ms",
+            )
+        if self.enable_idempotence and self.acks_number != -1:  # A5
+            raise ConfigError(
+                f"enable_idempotence needs acks='all', but acks={self.acks!r}",
+                hint="drop acks, or set enable_idempotence=False",
+            )
+        if self.idempotent and self.max_in_flight_requests_per_connection > MAX_IN_FLIGHT:  # F041
+            raise ConfigError(
+                f"enable_idempotence allows at most {MAX_IN_FLIGHT} batches in flight, not "
+                f"{self.max_in_flight_requests_per_connection}",
+                hint="lower max_in_flight_requests_per_connection",
+            )
+        if self.enable_idempotence is None and self.acks_number != -1:
+            _log.info("idempotence is off because acks=%r", self.acks)  # A5: one line
+
+    @property
+    def acks_number(self) -> int:
+        """-1 for all, else 0 or 1, as on the wire."""
+        return -1 if self.acks == "all" else int(self.acks)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether batches carry a producer id and sequence."""
+        if self.enable_idempotence is None:
+            return self.acks_number == -1
+        return self.enable_idempotence
+
+
+_RESETS = ("earliest", "latest", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Settings of a consumer or reader."""
+
+    auto_offset_reset: str = "latest"
+    """earliest, latest, none or `by_time:<epoch ms>` (F6)."""
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1 << 20
+    prefetch_max_bytes: int = 64 << 20
+    """Fetched and not yet handed out, over all partitions."""
+    prefetch_max_partition_bytes: int = 2 << 20
+    """The same for one partition; a partition above it is not asked for more."""
+    isolation_level: str = "read_uncommitted"
+    check_crcs: bool = True
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        parse_reset(self.auto_offset_reset)
+        _check_int("max_poll_records", self.max_poll_records, 1, 1_000_000)
+        _check_int("fetch_min_bytes", self.fetch_min_bytes, 1, 1 << 30)
+        _check_int("fetch_max_wait_ms", self.fetch_max_wait_ms, 0, 30_000)
+        _check_int("fetch_max_bytes", self.fetch_max_bytes, 1, 52_428_800)
+        _check_int("max_partition_fetch_bytes", self.max_partition_fetch_bytes, 1, 52_428_800)
+        _check_int("prefetch_max_bytes", self.prefetch_max_bytes, MAX_BATCH_BYTES, 1 << 40)
+        _check_int(
+            "prefetch_max_partition_bytes",
+            self.prefetch_max_partition_bytes,
+            1,
+            self.prefetch_max_bytes,
+        )
+        _check_choice("isolation_level", self.isolation_level, ("read_uncommitted",))
+        if self.check_crcs is not True:
+            raise _fail("check_crcs", self.check_crcs, "True: checksums are always verified (F9)")
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            raise ConfigError(
+                f"fetch_max_wait_ms={self.fetch_max_wait_ms} must be less than "
+                f"request_timeout_ms={self.request_timeout_ms}"
+            )
+
+
+def parse_reset(policy: object) -> str | int:
+    """`earliest`, `latest`, `none`, or the epoch ms of `by_time:<ms>`; raises ConfigError."""
+    if policy in _RESETS:
+        return str(policy)
+    if isinstance(policy, str) and policy.startswith("by_time:"):
+        digits = policy.removeprefix("by_time:")
+        if digits.isdigit():
+            return int(digits)
+    raise _fail("auto_offset_reset", policy, "earliest, latest, none or by_time:<epoch ms>")

@@ -1,0 +1,103 @@
+"""ListOffsets against the owners of many partitions (F5, F6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.records import TopicPartition
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import from_wire
+from octavo.runtime.errors import OctavoError, Retry, UnknownTopic
+
+EARLIEST = -2
+LATEST = -1
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, int]:
+    """First offsets at or after the given times (or EARLIEST, LATEST), asked from the owners.
+
+    Retries what is retriable until `timeout_s`; then raises the last error.
+    """
+    found: dict[TopicPartition, int] = {}
+    errors: dict[TopicPartition, OctavoError] = {}
+    deadline_s = cluster.clock.monotonic() + timeout_s
+    backoff = cluster.backoff()
+    while True:
+        missing = {where: at for where, at in wanted.items() if where not in found}
+        if not missing:
+            return found
+        left_s = deadline_s - cluster.clock.monotonic()
+        await _round(cluster, missing, found, errors, max(left_s, 0.05))
+        if len(found) == len(wanted):
+            return found
+        delay_s = backoff.next_s()
+        for error in errors.values():
+            if not (error.retriable or isinstance(error, UnknownTopic)):
+                raise error
+        if cluster.clock.monotonic() + delay_s >= deadline_s:
+            raise next(iter(errors.values()))
+        await cluster.clock.sleep(delay_s)
+
+
+async def _round(
+    cluster: Cluster,
+    missing: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, int],
+    errors: dict[TopicPartition, OctavoError],
+    timeout_s: float,
+) -> None:
+    """One attempt for every missing partition, all owners at once."""
+    errors.clear()
+    owners: dict[str, list[TopicPartition]] = {}
+    for where in missing:
+        try:
+            owner = await cluster.owner(where.topic, where.partition)
+        except OctavoError as error:
+            errors[where] = error
+        else:
+            owners.setdefault(owner, []).append(where)
+    limit_s = min(timeout_s, cluster.request_timeout_s)
+    await asyncio.gather(
+        *(
+            _ask(cluster, owner, {where: missing[where] for where in part}, found, errors, limit_s)
+            for owner, part in owners.items()
+        )
+    )
+
+
+async def _ask(
+    cluster: Cluster,
+    owner: str,
+    part: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, int],
+    errors: dict[TopicPartition, OctavoError],
+    timeout_s: float,
+) -> None:
+    request = pb.ListOffsetsRequest(
+        offsets=[
+            pb.ListOffset(topic=where.topic, partition=where.partition, timestamp_ms=at)
+            for where, at in part.items()
+        ]
+    )
+    try:
+        reply = await cluster.ask(
+            owner, lambda stub, limit: stub.ListOffsets(request, timeout=limit), timeout_s
+        )
+    except OctavoError as error:
+        for where in part:
+            errors[where] = error
+            cluster.owner_is(where.topic, where.partition, "")
+        return
+    for item in reply.offsets:
+        where = TopicPartition(item.topic, item.partition)
+        if not item.HasField("error"):
+            found[where] = item.offset
+            continue
+        refusal = from_wire(item.error)
+        errors[where] = refusal
+        if refusal.retry in (Retry.AFTER_REFRESH, Retry.OTHER_PEER):
+            cluster.owner_is(where.topic, where.partition, "")

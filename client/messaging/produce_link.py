@@ -1,0 +1,117 @@
+"""One long-lived Produce stream to one broker (design.md §10: never one RPC per batch).
+
+Batches queue in an outbox while the last message is being written; the next message takes what
+queued, up to a count and a size. A stream that ends is reported once, with everything it carried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.delivery import Send
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import from_rpc_error
+from octavo.runtime.errors import BrokerUnavailable, OctavoError
+
+MESSAGE_BATCHES_MAX = 16
+MESSAGE_BYTES_TARGET = 1 << 20
+"""A message takes batches until one of the two is reached."""
+
+Stream = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
+OnAcks = Callable[[Sequence[pb.ProduceAck]], None]
+OnLost = Callable[[str, OctavoError], None]
+
+
+class ProduceLink:
+    """The stream to one broker; `push` from the loop, replies through callbacks on the loop.
+
+    The outbox is bounded by the core: at most `max_in_flight` batches per partition.
+    """
+
+    def __init__(
+        self, cluster: Cluster, address: str, acks: int, on_acks: OnAcks, on_lost: OnLost
+    ) -> None:
+        self.address = address
+        self.messages_sent = 0
+        self._cluster = cluster
+        self._acks = acks
+        self._on_acks = on_acks
+        self._on_lost = on_lost
+        self._outbox: deque[tuple[Send, bytes]] = deque()
+        self._queued = asyncio.Event()
+
+    def push(self, send: Send, payload: bytes) -> None:
+        """Queue one encoded batch."""
+        self._outbox.append((send, payload))
+        self._queued.set()
+
+    async def run(self) -> None:
+        """Keep a stream while there is something to send; ends only by cancellation."""
+        while True:
+            await self._queued.wait()
+            error = await self._session()
+            self._outbox.clear()
+            self._queued.clear()
+            self._on_lost(self.address, error)
+
+    async def _session(self) -> OctavoError:
+        """One stream from first to last message; returns why it ended."""
+        call = self._cluster.stub(self.address).Produce()
+        reader = asyncio.ensure_future(self._read(call))
+        writer = asyncio.ensure_future(self._write(call))
+        try:
+            done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            # The reader knows the status of the RPC, the writer only that it ended.
+            return (reader if reader in done else writer).result()
+        finally:
+            call.cancel()
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.wait((reader, writer))
+
+    async def _read(self, call: Stream) -> OctavoError:
+        try:
+            while True:
+                reply = await call.read()
+                if not isinstance(reply, pb.ProduceReply):  # end of stream
+                    return BrokerUnavailable(f"{self.address}: closed the produce stream")
+                self._on_acks(reply.acks)
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, self.address)
+
+    async def _write(self, call: Stream) -> OctavoError:
+        try:
+            while True:
+                if not self._outbox:
+                    self._queued.clear()
+                    await self._queued.wait()
+                request = self._next_message()
+                self.messages_sent += 1
+                await call.write(request)
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, self.address)
+        except asyncio.InvalidStateError:
+            return BrokerUnavailable(f"{self.address}: the produce stream ended")
+
+    def _next_message(self) -> pb.ProduceRequest:
+        request = pb.ProduceRequest()
+        size_bytes = 0
+        while self._outbox and len(request.batches) < MESSAGE_BATCHES_MAX:
+            send, payload = self._outbox[0]
+            if size_bytes and size_bytes + len(payload) > MESSAGE_BYTES_TARGET:
+                break
+            self._outbox.popleft()
+            size_bytes += len(payload)
+            request.batches.add(
+                correlation=send.correlation,
+                topic=send.topic,
+                partition=send.partition,
+                acks=self._acks,
+                batch=payload,
+            )
+        return request

@@ -1,0 +1,195 @@
+"""The async producer: a thin layer over the engine on the caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from octavo.client.messaging.arrow_access import arrow_functions
+from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.bulk import (
+    BulkSend,
+    ManyInput,
+    SendReport,
+    append_batch,
+    append_chunk,
+    chunks,
+)
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.engine import ProducerEngine
+from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.records import RecordMetadata
+from octavo.runtime.errors import BufferFull, OctavoError, ProducerClosed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("octavo.client")
+
+
+class AsyncProducer:
+    """Sends records; made by `AsyncClient.producer()`.
+
+    Use it in `async with`, or call `close()`: closing waits for what was sent and raises when
+    something was not acknowledged (U2).
+    """
+
+    def __init__(self, binding: Binding, config: ProducerConfig) -> None:
+        self._binding = binding
+        self._config = config
+        self._engine: ProducerEngine | None = None
+        self._closed = False
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The effective settings."""
+        return self._config
+
+    def engine(self) -> ProducerEngine:
+        """The engine, made on the loop at first use."""
+        cluster = self._binding.cluster()
+        if self._closed:
+            raise ProducerClosed("the producer is closed", hint="create a new one")
+        if self._engine is None:
+            self._engine = ProducerEngine(cluster, self._config)
+        return self._engine
+
+    async def send(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        headers: object = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait until it is acknowledged; its batch does not linger."""
+        engine = self.engine()
+        if topic not in engine.topics:
+            await engine.ensure_topic(topic)
+        await engine.early.drained(topic)
+        while True:
+            try:
+                future = engine.send(topic, value, key, partition, headers, timestamp_ms, True, 0.0)
+                break
+            except BufferFull:
+                await engine.space(engine.record_limit())
+        return await future
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        headers: object = None,
+        timestamp_ms: int | None = None,
+    ) -> SendFuture:
+        """Queue one record; the future can be awaited or given callbacks.
+
+        Never blocks: raises BufferFull when buffer_memory is full (`send` waits instead).
+        """
+        engine = self.engine()
+        if topic in engine.topics and not engine.early.waiting(topic):
+            return engine.send(topic, value, key, partition, headers, timestamp_ms, False, 0.0)
+        return engine.early.send(topic, value, key, partition, headers, timestamp_ms)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        keys: Iterable[object] | None = None,
+        headers: Iterable[object] | None = None,
+        timestamps_ms: Iterable[int] | None = None,
+        partition: int | None = None,
+    ) -> SendReport:
+        """Send many records and wait until all are acknowledged.
+
+        Raises the first error when some failed; the others are stored and said so in its notes.
+        """
+        engine = self.engine()
+        await engine.ensure_topic(topic)
+        await engine.early.drained(topic)
+        given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
+        bulk = BulkSend(engine, topic)
+        for chunk in chunks(engine, given):
+            await engine.space(chunk.size_bytes)
+            bulk.add(append_chunk(engine, topic, partition, chunk, 0.0))
+            await asyncio.sleep(0)
+        return await self._finish(bulk)
+
+    async def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = None,
+        value: str = "value",
+        headers: str | None = None,
+        timestamp: str | None = None,
+        partition: int | None = None,
+    ) -> SendReport:
+        """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
+        engine = self.engine()
+        await engine.ensure_topic(topic)
+        await engine.early.drained(topic)
+        columns = arrow_functions()
+        given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition)
+        bulk = BulkSend(engine, topic)
+        for rows in columns.slices(engine, given):
+            for batch in columns.batches(engine, given, rows):
+                await engine.space(batch.size_bytes)
+                bulk.add(append_batch(engine, batch, 0.0))
+            await asyncio.sleep(0)
+        return await self._finish(bulk)
+
+    @staticmethod
+    async def _finish(bulk: BulkSend) -> SendReport:
+        bulk.expedite()
+        for batch in bulk.open:
+            await batch.wait_async()
+        return bulk.result()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or failed.
+
+        Raises FlushTimeout with `details["remaining"]`.
+        """
+        if self._engine is not None:
+            self._binding.cluster()
+            await self._engine.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Wait for what was sent (at most `timeout` s, else by delivery_timeout_ms) and end.
+
+        Raises FlushTimeout or DeliveryFailed when records were not acknowledged and nobody looked
+        at their futures. Closing twice is harmless.
+        """
+        self._closed = True
+        self._binding.forget(self)
+        if self._engine is not None:
+            await self._engine.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        self._binding.cluster()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close()
+        except OctavoError as failure:  # the exception under way is the one to see
+            _log.error("closing the producer after an error: %s", failure)

@@ -1,0 +1,81 @@
+"""The values users see: records read, where records went, and names of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+NO_HEADERS: Headers = ()
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """One record as it was stored. A `value` of None is a tombstone; b"" is an empty value."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where it was read from."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record is.
+
+    `offset` is -1 when it is not known: with acks=0, or when a lost reply was resolved by a later
+    acknowledgement (I5).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition it went to."""
+        return TopicPartition(self.topic, self.partition)
+
+
+_new_record: Callable[[tuple[object, ...]], Record] = partial(tuple.__new__, Record)
+
+
+def make_records(
+    where: TopicPartition,
+    offsets: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers] | None,
+    timestamps_ms: Sequence[int],
+) -> list[Record]:
+    """Records of equally long columns, built without a Python frame per record."""
+    rows: Iterator[tuple[object, ...]] = zip(
+        repeat(where.topic),
+        repeat(where.partition),
+        offsets,
+        keys,
+        values,
+        repeat(NO_HEADERS) if headers is None else headers,
+        timestamps_ms,
+        strict=False,
+    )
+    return list(map(_new_record, rows))

@@ -1,0 +1,471 @@
+"""The pure delivery core of a producer: order, retries, sequences (spec groups I4-I6).
+
+Events in, actions out: no socket, clock or task. A partition has at most `max_in_flight`
+unresolved batches; retries resend them oldest first; a sequence once sent is never given to other
+records while the first ones may still be stored.
+
+How a gap is judged. A batch that left without an acknowledgement (expired, or refused by the
+owner) leaves a *hole* in the sequences. Batches behind it are answered OUT_OF_ORDER_SEQUENCE with
+the owner's last sequence, which proves hole and batch absent; such batches are *parked*. Once
+every sequenced batch of the partition is parked, they are numbered anew: in place when no copy of
+a hole or of a parked batch can still be under way, under a new producer id when only one kind can,
+and the producer fails when both can, because then nothing prevents a duplicate. A new id is asked
+for only while no batch of any partition has unknown fate (I6).
+"""
+
+from __future__ import annotations
+
+from octavo.client.messaging.delivery import (
+    SEQUENCE_MASK,
+    Action,
+    Complete,
+    Deliverable,
+    Fail,
+    FindOwner,
+    Hole,
+    InFlight,
+    Partition,
+    RequestIdentity,
+    Send,
+    SenderSettings,
+    State,
+    Stop,
+    sequence_reached,
+)
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import (
+    CorruptBatch,
+    DeliveryFailed,
+    InvalidProducerEpoch,
+    NotLeader,
+    OctavoError,
+    OutOfOrderSequence,
+    RequestRejected,
+    RequestTimedOut,
+    Retry,
+    UnknownTopic,
+)
+from octavo.runtime.invariant import invariant
+
+CORRUPT_ATTEMPTS = 3
+"""A batch refused as corrupt is sent this often: the bytes may have changed on the way."""
+OWNER_DETAIL = "owner_address"
+LAST_SEQUENCE_DETAIL = "last_seq"
+THROTTLE_DETAIL = "throttle_ms"
+
+
+class SenderCore:
+    """All partitions of one producer."""
+
+    def __init__(self, settings: SenderSettings, entropy: Entropy) -> None:
+        self.settings = settings
+        self.fatal: OctavoError | None = None
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self._entropy = entropy
+        self._resetting = False
+        self._asked_identity = False
+        self._correlation = 0
+        self._by_correlation: dict[int, InFlight] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._busy: dict[Partition, None] = {}
+        """Partitions with unresolved batches."""
+        self._actions: list[Action] = []
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def room(self, partition: Partition) -> bool:
+        """Whether `add` would accept a batch now."""
+        return (
+            self.fatal is None
+            and not self._resetting
+            and not partition.muted
+            and len(partition.in_flight) < self.settings.max_in_flight
+            and (not partition.in_flight or partition.in_flight[-1].state is not State.WAITING)
+        )
+
+    def add(self, partition: Partition, batch: Deliverable, now_s: float) -> list[Action]:
+        """Take over a batch; only when `room`."""
+        invariant(self.room(partition), "a batch was added without room")
+        partition.in_flight.append(InFlight(batch, partition))
+        self._busy[partition] = None
+        self._pump(partition, now_s)
+        return self._taken()
+
+    def owner_found(self, partition: Partition, owner: str, now_s: float) -> list[Action]:
+        """The answer to FindOwner."""
+        partition.finding = False
+        partition.owner = owner
+        self._pump(partition, now_s)
+        return self._taken()
+
+    def identity_granted(self, producer_id: int, epoch: int, now_s: float) -> list[Action]:
+        """The answer to RequestIdentity: every partition starts again at sequence 0."""
+        self.producer_id, self.producer_epoch = producer_id, epoch
+        self._asked_identity = False
+        self._resetting = False
+        for partition in self._partitions.values():
+            partition.next_sequence = 0
+            partition.holes.clear()
+            for item in partition.in_flight:
+                invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
+                item.state, item.base_sequence, item.zombie = State.WAITING, -1, False
+        for partition in list(self._busy):
+            self._pump(partition, now_s)
+        return self._taken()
+
+    def acknowledged(
+        self, correlation: int, base_offset: int, duplicate: bool, now_s: float
+    ) -> list[Action]:
+        """A batch is stored; -1 when its offset is not known any more (I2)."""
+        item = self._by_correlation.get(correlation)
+        if item is not None:
+            self._stored(item, base_offset, duplicate, now_s)
+        return self._taken()
+
+    def refused(self, correlation: int, error: OctavoError, now_s: float) -> list[Action]:
+        """An attempt was answered with an error."""
+        item = self._by_correlation.get(correlation)
+        if item is None:
+            return []  # an attempt already given up
+        del self._by_correlation[correlation]
+        item.state = State.WAITING
+        item.last_error = error
+        if isinstance(error, OutOfOrderSequence):
+            self._out_of_order(item, error, now_s)
+        elif isinstance(error, InvalidProducerEpoch):
+            self._stop(error)
+        elif self._is_rejection(item, error, now_s):
+            self._drop(item, error, absent=True)
+            self._settle(item.partition)
+        else:
+            self._retry(item, error, now_s)
+        self._pump(item.partition, now_s)
+        return self._taken()
+
+    def connection_lost(self, owner: str, error: OctavoError, now_s: float) -> list[Action]:
+        """The connection to `owner` ended: what it carried has unknown fate."""
+        for item in list(self._by_correlation.values()):
+            if item.owner == owner and item.state is State.SENT:
+                self._lost(item, error, now_s)
+        for partition in list(self._busy):
+            self._pump(partition, now_s)
+        return self._taken()
+
+    def tick(self, now_s: float) -> list[Action]:
+        """Time passed: request and delivery timeouts, ends of back-off."""
+        limit = self.settings
+        for partition in list(self._busy):
+            for item in list(partition.in_flight):
+                if now_s - item.batch.created_s >= limit.delivery_timeout_s:
+                    self._expire(item, now_s)
+                elif item.state is State.SENT and now_s - item.sent_s >= limit.request_timeout_s:
+                    error = RequestTimedOut(
+                        f"no answer from {item.owner} within {limit.request_timeout_s:g} s"
+                    )
+                    self._lost(item, error, now_s)
+            self._pump(partition, now_s)
+        return self._taken()
+
+    def next_deadline_s(self) -> float | None:
+        """When `tick` is due next; None when nothing waits."""
+        limit = self.settings
+        deadline: float | None = None
+        for partition in self._busy:
+            for item in partition.in_flight:
+                at = item.batch.created_s + limit.delivery_timeout_s
+                if item.state is State.SENT:
+                    at = min(at, item.sent_s + limit.request_timeout_s)
+                elif item.state is State.WAITING and partition.retry_at_s:
+                    at = min(at, partition.retry_at_s)
+                deadline = at if deadline is None else min(deadline, at)
+        return deadline
+
+    def abort(self, error: OctavoError) -> list[Action]:
+        """Fail everything (close without waiting)."""
+        self._stop(error)
+        return self._taken()
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """The state of one partition, made on first use."""
+        found = self._partitions.get((topic, number))
+        if found is None:
+            found = self._partitions[topic, number] = Partition(topic, number)
+        return found
+
+    def unresolved(self) -> int:
+        """Batches taken over and neither completed nor failed."""
+        return sum(len(partition.in_flight) for partition in self._busy)
+
+    def validate(self) -> None:
+        """Check the invariants; tests call it after every event."""
+        for partition in self._partitions.values():
+            items = partition.in_flight
+            invariant(len(items) <= self.settings.max_in_flight, "too many batches in flight (I4)")
+            invariant(bool(items) == (partition in self._busy), "busy set is wrong")
+            fresh = [item.base_sequence < 0 for item in items]
+            invariant(fresh == sorted(fresh), "a numbered batch behind one without number")
+            for item in items:
+                known = self._by_correlation.get(item.correlation) is item
+                invariant(known == (item.state is State.SENT), "correlation table is wrong")
+            order = [(i.base_sequence - partition.next_sequence) & SEQUENCE_MASK for i in items]
+            numbered = [
+                at for at, item in zip(order, items, strict=True) if item.base_sequence >= 0
+            ]
+            invariant(numbered == sorted(numbered), "sequences out of order")
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _taken(self) -> list[Action]:
+        if self._resetting and not self._asked_identity and not self._any_fate_unknown():
+            self._asked_identity = True
+            self._actions.append(RequestIdentity())
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _any_fate_unknown(self) -> bool:
+        return any(
+            item.base_sequence >= 0 and item.state is not State.PARKED
+            for partition in self._busy
+            for item in partition.in_flight
+        )
+
+    def _pump(self, partition: Partition, now_s: float) -> None:
+        """Send what may be sent, in order."""
+        if self.fatal is not None:
+            return
+        items = partition.in_flight
+        if partition.muted and (
+            now_s < partition.retry_at_s or any(item.state is State.SENT for item in items)
+        ):
+            return
+        parked = any(item.state is State.PARKED for item in items)
+        sendable = [
+            item
+            for item in items
+            if item.state is State.WAITING
+            and (item.base_sequence >= 0 or not (parked or self._resetting))
+        ]
+        if not sendable:
+            return
+        if self.settings.idempotent and self.producer_id < 0:
+            if not self._asked_identity:
+                self._asked_identity = True
+                self._actions.append(RequestIdentity())
+            return
+        if not partition.owner:
+            if not partition.finding:
+                partition.finding = True
+                avoid = partition.last_owner if partition.failures else ""
+                self._actions.append(FindOwner(partition, avoid))
+            return
+        partition.muted = False
+        partition.retry_at_s = 0.0
+        partition.last_owner = partition.owner
+        for item in sendable:
+            self._send(item, now_s)
+
+    def _send(self, item: InFlight, now_s: float) -> None:
+        partition = item.partition
+        if self.settings.idempotent and item.base_sequence < 0:
+            item.base_sequence = partition.next_sequence
+            partition.next_sequence = (item.base_sequence + item.batch.count) & SEQUENCE_MASK
+        self._correlation += 1
+        item.correlation = self._correlation
+        item.state = State.SENT
+        item.owner = partition.owner
+        item.sent_s = now_s
+        item.attempts += 1
+        self._by_correlation[item.correlation] = item
+        self._actions.append(
+            Send(
+                owner=item.owner,
+                correlation=item.correlation,
+                batch=item.batch,
+                topic=partition.topic,
+                partition=partition.partition,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=item.base_sequence,
+            )
+        )
+        if self.settings.acks == 0:  # A4: no reply is awaited
+            self._complete(item, -1, duplicate=False)
+
+    # --- outcomes -------------------------------------------------------------------------------
+
+    def _remove(self, item: InFlight) -> None:
+        partition = item.partition
+        partition.in_flight.remove(item)
+        if self._by_correlation.get(item.correlation) is item:
+            del self._by_correlation[item.correlation]
+        if not partition.in_flight:
+            self._busy.pop(partition, None)
+            partition.muted = False
+
+    def _complete(self, item: InFlight, base_offset: int, *, duplicate: bool) -> None:
+        self._remove(item)
+        self._actions.append(Complete(item.batch, base_offset, duplicate))
+
+    def _stored(self, item: InFlight, base_offset: int, duplicate: bool, now_s: float) -> None:
+        partition = item.partition
+        if self.settings.idempotent:
+            while partition.in_flight[0] is not item:
+                older = partition.in_flight[0]
+                if older.state is State.PARKED:
+                    self._stop(
+                        OutOfOrderSequence(
+                            f"{partition}: a batch was stored behind one proved absent",
+                            hint="the owner lost its producer state; create a new producer",
+                        )
+                    )
+                    return
+                self._complete(older, -1, duplicate=False)  # I5: the higher sequence proves it
+            partition.holes = [
+                hole
+                for hole in partition.holes
+                if not sequence_reached(item.base_sequence, hole.base)
+            ]
+        self._complete(item, base_offset, duplicate=duplicate)
+        partition.failures = 0
+        self._settle(partition)
+        self._pump(partition, now_s)
+
+    def _out_of_order(self, item: InFlight, error: OctavoError, now_s: float) -> None:
+        """I5, with holes as the reason for an expected gap."""
+        partition = item.partition
+        last = _int_detail(error, LAST_SEQUENCE_DETAIL)
+        if last is not None and sequence_reached(last, item.last_sequence):
+            self._stored(item, -1, True, now_s)
+            return
+        for older in partition.in_flight:
+            if older is item:
+                break
+            if older.state is not State.PARKED:
+                self._retry(item, error, now_s)
+                return
+        bases = {hole.base for hole in partition.holes}
+        bases |= {i.base_sequence for i in partition.in_flight if i.state is State.PARKED}
+        if bases and (last is None or (last + 1) & SEQUENCE_MASK in bases):
+            item.state = State.PARKED
+            self._settle(partition)
+            return
+        self._stop(error)
+
+    def _is_rejection(self, item: InFlight, error: OctavoError, now_s: float) -> bool:
+        """Whether the owner refused the batch for good; its sequence was not consumed (§18)."""
+        if isinstance(error, CorruptBatch):
+            return item.attempts >= CORRUPT_ATTEMPTS
+        if isinstance(error, UnknownTopic):
+            return now_s - item.batch.created_s >= self.settings.unknown_topic_s
+        return isinstance(error, RequestRejected)
+
+    def _retry(self, item: InFlight, error: OctavoError, now_s: float) -> None:
+        item.state = State.WAITING
+        item.last_error = error
+        partition = item.partition
+        first_of_round = not partition.muted
+        partition.muted = True
+        if first_of_round:
+            partition.failures += 1
+            limit = self.settings
+            delay = min(
+                limit.backoff_initial_s * 2.0 ** min(partition.failures - 1, 20),
+                limit.backoff_max_s,
+            )
+            partition.retry_at_s = now_s + delay * self._entropy.uniform(0.8, 1.2)
+        pause_ms = _int_detail(error, THROTTLE_DETAIL)
+        if pause_ms is not None:
+            partition.retry_at_s = max(partition.retry_at_s, now_s + pause_ms / 1000)
+        if isinstance(error, OutOfOrderSequence) or (
+            error.retry is Retry.SAME_PEER and not isinstance(error, RequestTimedOut)
+        ):
+            return  # the owner is right, its answer is not yet
+        hint = error.details.get(OWNER_DETAIL) if isinstance(error, NotLeader) else None
+        partition.owner = str(hint or "")
+        if hint and partition.failures == 1:
+            partition.retry_at_s = now_s  # the owner moved and we know where to: no back-off
+
+    def _lost(self, item: InFlight, error: OctavoError, now_s: float) -> None:
+        """An attempt whose answer will not come: its copy may still be stored later."""
+        self._by_correlation.pop(item.correlation, None)
+        item.zombie = True
+        self._retry(item, error, now_s)
+        item.partition.owner = ""
+
+    def _expire(self, item: InFlight, now_s: float) -> None:
+        """I4: the delivery timeout passed."""
+        sent = item.attempts > 0
+        absent = not sent or item.state is State.PARKED
+        age_s = now_s - item.batch.created_s
+        fate = "it was not stored" if absent else "it may or may not be stored"
+        why = f"; last error: {item.last_error}" if item.last_error is not None else ""
+        error = DeliveryFailed(
+            f"{item.batch.count} records to {item.partition} were not acknowledged within "
+            f"{age_s:.1f} s (delivery_timeout_ms); {fate}{why}",
+            hint="check the brokers' health; raise delivery_timeout_ms to wait longer",
+        )
+        item.zombie = item.zombie or item.state is State.SENT
+        self._drop(item, error, absent=absent)
+        self._settle(item.partition)
+
+    def _drop(self, item: InFlight, error: OctavoError, *, absent: bool) -> None:
+        """Give a batch up; what it leaves behind in the sequences is a hole."""
+        partition = item.partition
+        self._remove(item)
+        if item.base_sequence >= 0:
+            partition.holes.append(Hole(item.base_sequence, absent, item.zombie))
+            following = partition.next_sequence
+            partition.holes.sort(key=lambda hole: (hole.base - following) & SEQUENCE_MASK)
+        self._actions.append(Fail(item.batch, error))
+
+    def _settle(self, partition: Partition) -> None:
+        """Number parked batches anew once nothing of the partition has unknown fate."""
+        numbered = [item for item in partition.in_flight if item.base_sequence >= 0]
+        parked = [item for item in numbered if item.state is State.PARKED]
+        holes = partition.holes
+        if not holes or len(parked) < len(numbered):
+            return
+        if not parked and not all(hole.absent for hole in holes):
+            return  # the next batch finds out (its answer carries the owner's last sequence)
+        zombie_hole = any(hole.zombie for hole in holes)
+        zombie_parked = any(item.zombie for item in parked)
+        if zombie_hole and zombie_parked:
+            self._stop(
+                OutOfOrderSequence(
+                    f"{partition}: records were given up and copies of later ones are still under "
+                    "way, so sending them again could store them twice",
+                    hint="create a new producer and send again what was not acknowledged",
+                )
+            )
+        elif zombie_hole or zombie_parked:
+            if parked:
+                self._resetting = True
+        else:
+            bases = [hole.base for hole in holes] + [item.base_sequence for item in parked]
+            following = partition.next_sequence
+            partition.next_sequence = min(
+                bases, key=lambda base: (base - following) & SEQUENCE_MASK
+            )
+            holes.clear()
+            for item in parked:
+                item.state, item.base_sequence = State.WAITING, -1
+
+    def _stop(self, error: OctavoError) -> None:
+        """The producer cannot go on: fail every batch."""
+        if self.fatal is not None:
+            return
+        self.fatal = error
+        for partition in list(self._busy):
+            for item in list(partition.in_flight):
+                self._remove(item)
+                self._actions.append(Fail(item.batch, error))
+        self._actions.append(Stop(error))
+
+
+def _int_detail(error: OctavoError, name: str) -> int | None:
+    """A whole number among an error's details."""
+    try:
+        return int(error.details[name])
+    except (KeyError, ValueError):
+        return None

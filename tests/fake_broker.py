@@ -1,0 +1,444 @@
+"""An in-process cluster of brokers speaking proto/broker.proto from memory, with faults on demand.
+
+A fast test double for the SDK: real gRPC, real batches, no storage. Brokers share one state; each
+partition has an owner, and a broker that is not the owner answers NOT_LEADER with a hint (F045).
+Everything runs on the loop that called `start()`; `FakeClusterThread` gives it a thread of its own
+for the sync flavour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+
+from octavo.proto import broker_pb2 as pb
+from octavo.proto import records_pb2
+from octavo.proto.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+from octavo.proto.errors import to_wire
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.errors import (
+    NotLeader,
+    OctavoError,
+    OffsetOutOfRange,
+    TopicAlreadyExists,
+    UnknownTopic,
+)
+from tests.broker_model import Appended, PartitionModel
+
+T = TypeVar("T")
+_OPTIONS = [
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.so_reuseport", 0),
+]
+_FETCH_LOOK_S = 0.5
+
+
+@dataclass
+class Faults:
+    """What a broker does wrong next; counters go down as they are used up."""
+
+    lose_replies: int = 0
+    """Append, then cut the stream instead of answering."""
+    swallow_replies: int = 0
+    """Append, but answer nothing; the stream stays."""
+    cut_before_append: int = 0
+    """Cut the stream without appending."""
+    refuse: list[OctavoError] = field(default_factory=list)
+    """Errors for the next batches, one each; nothing is appended."""
+    not_leader: int = 0
+    """Answer NOT_LEADER without a hint although being the owner."""
+    corrupt_fetches: int = 0
+    """Flip a byte in the first batch of the next fetches that return data."""
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    """Produce requests wait while it is clear."""
+    release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.hold.set()
+        self.release_metadata.set()
+
+
+@dataclass
+class FakeTopic:
+    name: str
+    config: dict[str, str]
+    partitions: list[PartitionModel]
+    owners: list[int]
+
+
+class FakeCluster:
+    """State shared by the brokers, and the switchboard of the tests."""
+
+    def __init__(self, brokers: int = 1, *, auto_topics: bool = False) -> None:
+        self.clock = SystemClock()
+        self.topics: dict[str, FakeTopic] = {}
+        self.auto_topics = auto_topics
+        self.next_producer_id = 1000
+        self.brokers = [FakeBroker(self, index) for index in range(brokers)]
+        self.max_record_bytes = 1 << 20
+
+    async def start(self) -> None:
+        for broker in self.brokers:
+            await broker.start()
+
+    async def stop(self) -> None:
+        for broker in self.brokers:
+            await broker.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers if broker.running)
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> FakeTopic:
+        topic = FakeTopic(
+            name,
+            config,
+            [PartitionModel() for _ in range(partitions)],
+            [p % len(self.brokers) for p in range(partitions)],
+        )
+        self.topics[name] = topic
+        return topic
+
+    def log(self, topic: str, partition: int = 0) -> PartitionModel:
+        return self.topics[topic].partitions[partition]
+
+    def move(self, topic: str, partition: int, broker: int) -> None:
+        self.topics[topic].owners[partition] = broker
+        self.topics[topic].partitions[partition].epoch += 1
+        for item in self.brokers:
+            item.changed()
+
+    def appended(self) -> None:
+        for broker in self.brokers:
+            broker.changed()
+
+
+class _Cut(Exception):
+    """End the stream now."""
+
+
+class FakeBroker(BrokerServicer):
+    """One broker."""
+
+    def __init__(self, cluster: FakeCluster, index: int) -> None:
+        self.cluster = cluster
+        self.index = index
+        self.address = ""
+        self.running = False
+        self.faults = Faults()
+        self.produce_messages = 0
+        self.produce_batches = 0
+        self.fetch_requests = 0
+        self.metadata_requests = 0
+        self._server: grpc.aio.Server | None = None
+        self._changed = asyncio.Event()
+        self._port = 0
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        add_BrokerServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        self.address = f"127.0.0.1:{self._port}"
+        await self._server.start()
+        self.running = True
+
+    async def stop(self) -> None:
+        """Stop at once; `start` serves the same port again."""
+        if self._server is not None:
+            self.running = False
+            await self._server.stop(0)
+            self._server = None
+
+    def changed(self) -> None:
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    def _partition(self, topic: str, number: int) -> PartitionModel:
+        found = self.cluster.topics.get(topic)
+        if found is None or number >= len(found.partitions):
+            raise UnknownTopic(f"topic {topic!r} does not exist")
+        owner = found.owners[number]
+        if owner != self.index:
+            address = self.cluster.brokers[owner].address
+            raise NotLeader(f"{topic}-{number} is at {address}", owner_address=address)
+        return found.partitions[number]
+
+    # --- produce --------------------------------------------------------------------------------
+
+    async def Produce(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[pb.ProduceRequest],
+        context: grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply],
+    ) -> AsyncIterator[pb.ProduceReply]:
+        async for request in request_iterator:
+            self.produce_messages += 1
+            acks: list[pb.ProduceAck] = []
+            for item in request.batches:
+                await self.faults.hold.wait()
+                self.produce_batches += 1
+                try:
+                    ack = self._produce(item)
+                except _Cut:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
+                if ack is not None and item.acks != 0:
+                    acks.append(ack)
+            if acks:
+                yield pb.ProduceReply(acks=acks)
+
+    def _produce(self, item: pb.ProduceBatch) -> pb.ProduceAck | None:
+        faults = self.faults
+        if faults.cut_before_append:
+            faults.cut_before_append -= 1
+            raise _Cut
+        try:
+            if faults.refuse:
+                raise faults.refuse.pop(0)
+            if faults.not_leader:
+                faults.not_leader -= 1
+                raise NotLeader("not now")
+            model = self._partition(item.topic, item.partition)
+            done: Appended = model.produce(item.batch, self.cluster.clock.wall_ms())
+        except OctavoError as error:
+            return pb.ProduceAck(correlation=item.correlation, error=to_wire(error))
+        self.cluster.appended()
+        if faults.lose_replies:
+            faults.lose_replies -= 1
+            raise _Cut
+        if faults.swallow_replies:
+            faults.swallow_replies -= 1
+            return None
+        return pb.ProduceAck(
+            correlation=item.correlation,
+            base_offset=done.base_offset,
+            append_time_ms=self.cluster.clock.wall_ms(),
+            duplicate=done.duplicate,
+        )
+
+    # --- fetch ----------------------------------------------------------------------------------
+
+    async def Fetch(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[pb.FetchRequest],
+        context: grpc.aio.ServicerContext[pb.FetchRequest, pb.FetchReply],
+    ) -> AsyncIterator[pb.FetchReply]:
+        async for request in request_iterator:
+            self.fetch_requests += 1
+            deadline = self.cluster.clock.monotonic() + request.max_wait_ms / 1000
+            while True:
+                changed = self._changed
+                parts = [self._fetch(part) for part in request.partitions]
+                size = sum(len(batch) for part in parts for batch in part.batches)
+                moved = any(
+                    part.next_offset > asked.offset
+                    for part, asked in zip(parts, request.partitions, strict=True)
+                )
+                error = any(part.HasField("error") for part in parts)
+                left = deadline - self.cluster.clock.monotonic()
+                if size >= request.min_bytes or moved or error or left <= 0:
+                    break
+                try:
+                    await asyncio.wait_for(changed.wait(), left)
+                except TimeoutError:
+                    continue
+            if size and self.faults.corrupt_fetches:
+                self.faults.corrupt_fetches -= 1
+                part = next(part for part in parts if part.batches)
+                damaged = bytearray(part.batches[0])
+                damaged[-1] ^= 0x55
+                part.batches[0] = bytes(damaged)
+            yield pb.FetchReply(correlation=request.correlation, partitions=parts)
+
+    def _fetch(self, part: pb.FetchPartition) -> pb.FetchedPartition:
+        out = pb.FetchedPartition(topic=part.topic, partition=part.partition)
+        try:
+            model = self._partition(part.topic, part.partition)
+            out.log_start, out.high_watermark = model.log_start, model.end
+            if not model.log_start <= part.offset <= model.end:
+                raise OffsetOutOfRange(f"offset {part.offset} is not in the log")
+            batches, position = model.read(part.offset, part.max_bytes)
+        except OctavoError as error:
+            out.error.CopyFrom(to_wire(error))
+            return out
+        out.batches.extend(batches)
+        out.last_stable_offset = model.end
+        out.next_offset = position
+        out.owner_epoch = model.epoch
+        return out
+
+    # --- unary ----------------------------------------------------------------------------------
+
+    def _topic_info(self, topic: FakeTopic) -> pb.TopicInfo:
+        brokers = self.cluster.brokers
+        return pb.TopicInfo(
+            name=topic.name,
+            topic_id=topic.name.encode(),
+            config=topic.config,
+            created_ms=1,
+            partitions=[
+                pb.PartitionInfo(
+                    partition=number,
+                    owner_id=f"broker-{owner}",
+                    owner_address=brokers[owner].address,
+                )
+                for number, owner in enumerate(topic.owners)
+            ],
+        )
+
+    async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
+        self.metadata_requests += 1
+        await self.faults.release_metadata.wait()
+        names = list(self.cluster.topics) if request.all_topics else request.topics
+        topics: list[pb.TopicInfo] = []
+        for name in names:
+            if self.cluster.auto_topics and name not in self.cluster.topics:
+                self.cluster.create(name)
+            found = self.cluster.topics.get(name)
+            if found is None:
+                missing = UnknownTopic(f"topic {name!r} does not exist")
+                topics.append(pb.TopicInfo(name=name, error=to_wire(missing)))
+            else:
+                topics.append(self._topic_info(found))
+        return pb.MetadataReply(
+            cluster_id="fake",
+            answering_broker=f"broker-{self.index}",
+            brokers=[
+                pb.BrokerInfo(broker_id=f"broker-{broker.index}", address=broker.address)
+                for broker in self.cluster.brokers
+                if broker.running
+            ],
+            topics=topics,
+            max_record_bytes=self.cluster.max_record_bytes,
+            max_batch_bytes=4 << 20,
+        )
+
+    async def Lookup(self, request, context):  # type: ignore[no-untyped-def]
+        try:
+            self._partition(request.topic, request.partition)
+        except NotLeader as error:
+            return pb.LookupReply(owner_address=str(error.details["owner_address"]), redirect=True)
+        except OctavoError as error:
+            return pb.LookupReply(error=to_wire(error))
+        return pb.LookupReply(owner_id=f"broker-{self.index}", owner_address=self.address)
+
+    async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
+        self.cluster.next_producer_id += 1
+        return pb.InitProducerIdReply(producer_id=self.cluster.next_producer_id, producer_epoch=0)
+
+    async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
+        out: list[pb.ListedOffset] = []
+        for item in request.offsets:
+            listed = pb.ListedOffset(topic=item.topic, partition=item.partition)
+            try:
+                model = self._partition(item.topic, item.partition)
+                listed.offset = model.offset_at(item.timestamp_ms)
+            except OctavoError as error:
+                listed.error.CopyFrom(to_wire(error))
+            out.append(listed)
+        return pb.ListOffsetsReply(offsets=out)
+
+    async def CreateTopic(self, request, context):  # type: ignore[no-untyped-def]
+        if request.name in self.cluster.topics:
+            error = TopicAlreadyExists(f"topic {request.name!r} exists")
+            return pb.CreateTopicReply(error=to_wire(error))
+        topic = self.cluster.create(request.name, request.partitions, **dict(request.config))
+        return pb.CreateTopicReply(topic=self._topic_info(topic))
+
+    async def DeleteTopic(self, request, context):  # type: ignore[no-untyped-def]
+        if self.cluster.topics.pop(request.name, None) is None:
+            error = UnknownTopic(f"topic {request.name!r} does not exist")
+            return pb.DeleteTopicReply(error=to_wire(error))
+        return pb.DeleteTopicReply()
+
+    async def ListTopics(self, request, context):  # type: ignore[no-untyped-def]
+        names = sorted(name for name in self.cluster.topics if name > request.after)
+        page = names[: request.limit or len(names)]
+        return pb.ListTopicsReply(
+            topics=[self._topic_info(self.cluster.topics[name]) for name in page],
+            more=len(page) < len(names),
+        )
+
+    async def DescribeLog(self, request, context):  # type: ignore[no-untyped-def]
+        try:
+            model = self._partition(request.topic, request.partition)
+        except OctavoError as error:
+            return pb.DescribeLogReply(error=to_wire(error))
+        segment = pb.SegmentInfo(ledger_id=7, end_offset=model.end, state="OPEN", last_entry=-1)
+        return pb.DescribeLogReply(
+            log_start=model.log_start,
+            high_watermark=model.end,
+            segments=[segment],
+            bookies=[pb.BookieInfo(bookie_id="bookie-1", state="rw")],
+            owner_epoch=model.epoch,
+        )
+
+    async def Roll(self, request, context):  # type: ignore[no-untyped-def]
+        try:
+            model = self._partition(request.topic, request.partition)
+        except OctavoError as error:
+            return pb.RollReply(error=to_wire(error))
+        return pb.RollReply(high_watermark=model.end)
+
+    async def ClusterHealth(self, request, context):  # type: ignore[no-untyped-def]
+        return pb.ClusterHealthReply(
+            cluster_id="fake",
+            brokers=[pb.BrokerInfo(broker_id="broker-0", address=self.address)],
+            bookies=[pb.BookieInfo(bookie_id=f"bookie-{n}", state="rw") for n in range(3)],
+            metadata_connected=True,
+            write_quorum=3,
+            ack_quorum=2,
+        )
+
+    async def ShowLedger(self, request, context):  # type: ignore[no-untyped-def]
+        record = records_pb2.LedgerRecord(
+            ledger_id=request.ledger_id,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            state=records_pb2.CLOSED,
+            fragments=[records_pb2.Fragment(first_entry=0, members=["bookie-1@x"])],
+            last_entry=41,
+            length=4242,
+        )
+        return pb.ShowLedgerReply(
+            ledger_record=record.SerializeToString(),
+            holders=[pb.HeldBy(bookie_id="bookie-1", reachable=True, last_add_confirmed=41)],
+        )
+
+
+class FakeClusterThread:
+    """A FakeCluster on its own loop thread; `call` runs test code there."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.cluster = self.call(lambda: FakeCluster(brokers))
+        self._await(self.cluster.start())
+        self.bootstrap = self.cluster.bootstrap
+
+    def _await(self, coro) -> None:  # type: ignore[no-untyped-def]
+        asyncio.run_coroutine_threadsafe(coro, self._loop).result(30)
+
+    def call(self, function: Callable[[], T]) -> T:
+        async def body() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(body(), self._loop).result(30)
+
+    def restart(self, index: int = 0) -> None:
+        broker = self.cluster.brokers[index]
+        self._await(broker.stop())
+        self._await(broker.start())
+
+    def stop(self) -> None:
+        self._await(self.cluster.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
