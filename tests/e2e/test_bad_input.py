@@ -83,7 +83,7 @@ def test_garbage_bytes_on_the_port(cluster: LocalCluster, role: str) -> None:
         name = f"after-garbage-{role}"
         client.admin.create_topic(name, partitions=1)
         assert producer.send(name, b"unharmed").offset == 0
-    assert cluster.processes[role].alive
+    assert cluster.process(role).state == "ready"
 
 
 def test_a_wrong_config_key_names_the_right_one(cluster: LocalCluster) -> None:
