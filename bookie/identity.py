@@ -28,8 +28,8 @@ LOCK_FILE = "LOCK"
 DIRECTORY_ROLE = "data"
 
 ACCEPT_HINT = (
-    "restore the right directory, or start once with --accept-data-loss: the bookie then gets a "
-    "new incarnation, and what it lost is copied back from the other replicas"
+    "restore the right directory, or start once with -X accept_data_loss=true: the bookie then "
+    "gets a new incarnation, and what it lost is copied back from the other replicas"
 )
 
 

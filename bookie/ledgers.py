@@ -216,7 +216,12 @@ def plan_adds(ledgers: dict[int, Ledger], entries: Sequence[bytes], *, recovery:
             current_id = ledger_id
             ledger = ledgers.get(ledger_id)
             open_ledger = ledger is not None and (ledger.exists if recovery else ledger.accepting)
-        if ledger is None or not open_ledger or entry_id <= ledger.last_entry or lac >= entry_id:
+        if (
+            ledger is None
+            or not open_ledger
+            or entry_id <= ledger.last_entry
+            or not -1 <= lac < entry_id
+        ):
             plan.undecided.append(index)
             continue
         ledger.pending[entry_id] = entry

@@ -316,7 +316,8 @@ class BookieServer:
                     await self._clock.sleep(WATCH_INTERVAL_S)
                     self._reconsider.set()
                     continue
-            self._apply(state)
+            if state == self._desired_state():
+                self._apply(state)
 
     async def _keep_counter(self) -> None:
         """B-27: the boot counter follows the segments; the metadata store may be away meanwhile
@@ -356,9 +357,9 @@ class BookieServer:
         start."""
         self._state = "stopping"
         await self._control.set_serving(False)
+        await self._tasks.close()
         if self._registrar is not None:
             await self._registrar.close()
-        await self._tasks.close()
         if self._listener is not None:
             self._listener.close()
         if self._booted is not None:

@@ -327,7 +327,7 @@ def scan_segment(data: bytes, start: int) -> SegmentScan:
     footer = footer_offset(data, header)
     limit = len(data) if footer is None else footer
     batches: list[BatchInfo] = []
-    end = start = max(start, HEADER_BYTES)
+    end = min(max(start, HEADER_BYTES), len(data))
     while (batch := read_batch(data, end, limit, header, salt)) is not None:
         if batches and batch.sequence != batches[-1].sequence + 1:
             break

@@ -1,0 +1,164 @@
+"""A bookie as a real process: kill -9, restart, one directory for one process (spec/ledger.md
+§6)."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from octavo.metadata.bookies import BookieDirectory, BookieRegistration
+from octavo.metadata.connect import connect_store
+from octavo.metadata.embedded_server import EmbeddedMetadataServer
+from octavo.metadata.ledgers import LedgerCatalog, Quorum
+from octavo.metadata.paths import Paths
+from octavo.metadata.store import MetadataStore
+from octavo.proto.bookie_wire import FrameType, decode_add_reply
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from tests.bookie_rig import ROOT, WireClient, entry
+
+pytestmark = pytest.mark.process
+
+START_DEADLINE_S = 60.0
+BATCH = 8
+
+
+class Processes:
+    """Metadata in this process, bookies as children."""
+
+    def __init__(self, tmp_path: pathlib.Path) -> None:
+        self._tmp_path = tmp_path
+        self.clock, self.entropy = SystemClock(), SystemEntropy()
+        self._server = EmbeddedMetadataServer(tmp_path / "meta", self.clock)
+        self._children: list[asyncio.subprocess.Process] = []
+        self.url = ""
+        self._store: MetadataStore | None = None
+        self._directory: BookieDirectory | None = None
+
+    @property
+    def store(self) -> MetadataStore:
+        assert self._store is not None
+        return self._store
+
+    @property
+    def catalog(self) -> LedgerCatalog:
+        return LedgerCatalog(self.store, Paths(ROOT), clock=self.clock, entropy=self.entropy)
+
+    async def start(self) -> None:
+        port = await self._server.start()
+        self.url = f"embedded://127.0.0.1:{port}{ROOT}"
+        self._store = await connect_store(
+            self.url, client_name="test", clock=self.clock, entropy=self.entropy
+        )
+        self._directory = BookieDirectory(self._store, Paths(ROOT))
+        await self._directory.start()
+
+    async def stop(self) -> None:
+        for child in self._children:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+        if self._directory is not None:
+            await self._directory.close()
+        await self.store.close()
+        await self._server.stop()
+
+    async def spawn(
+        self, bookie_id: str = "bookie-1", folder: str = "data"
+    ) -> asyncio.subprocess.Process:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "octavo", "bookie", "--id", bookie_id, "--metadata", self.url),
+            *("--data", str(self._tmp_path / folder), "--port", "0", "--control-port", "0"),
+            *("-X", "metadata_session_timeout_s=1", "-X", f"segment_bytes={1 << 20}"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._children.append(child)
+        return child
+
+    async def registered(self, after: str = "") -> BookieRegistration:
+        """The live registration, once its address differs from `after`."""
+        assert self._directory is not None
+        async with asyncio.timeout(START_DEADLINE_S):
+            while True:
+                for found in self._directory.live():
+                    if found.wire_address != after:
+                        return found
+                await self._directory.wait_changed()
+
+
+@pytest_asyncio.fixture
+async def processes(tmp_path: pathlib.Path) -> AsyncIterator[Processes]:
+    made = Processes(tmp_path)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def connect(found: BookieRegistration) -> WireClient:
+    host, _, port = found.wire_address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    client = WireClient(reader, writer, found.incarnation.bytes)
+    await client.hello()
+    return client
+
+
+async def test_kill_9_while_adding_loses_nothing_acknowledged(processes: Processes) -> None:
+    child = await processes.spawn()
+    found = await processes.registered()
+    ledger = (await processes.catalog.create(Quorum(1, 1, 1), [found.member])).metadata.ledger_id
+    acked = 0  # entries below it were acknowledged
+    sent = 0
+    for round_number in range(3):
+        client = await connect(found)
+        target = acked + 40 * BATCH
+        sent = acked
+        first_of: dict[int, int] = {}
+        while acked < target:
+            while sent < acked + 32 * BATCH:
+                client.send_add(
+                    sent, *(entry(ledger, sent + i, b"%0999d" % (sent + i)) for i in range(BATCH))
+                )
+                first_of[sent] = sent
+                sent += BATCH
+            reply = await client.receive()
+            assert reply.type == FrameType.ADD_REPLY
+            assert decode_add_reply(reply, BATCH) == [0] * BATCH, f"round {round_number}"
+            acked = first_of.pop(reply.request_id) + BATCH
+        child.send_signal(signal.SIGKILL)
+        await child.wait()
+        await client.close()
+        child = await processes.spawn()
+        found = await processes.registered(after=found.wire_address)
+        reader = await connect(found)
+        readable = 0
+        while readable < acked:
+            reply = await reader.read(ledger, readable, 500)
+            assert reply.status == 0, f"acknowledged entry {readable} of {acked} is gone"
+            for data in reply.entries:
+                assert data == entry(ledger, readable, b"%0999d" % readable)
+                readable += 1
+        await reader.close()
+    child.send_signal(signal.SIGTERM)
+    assert await child.wait() == 0
+
+
+async def test_a_second_process_on_the_same_directory_refuses(processes: Processes) -> None:
+    first = await processes.spawn()
+    found = await processes.registered()
+    second = await processes.spawn()
+    _, stderr = await asyncio.wait_for(second.communicate(), START_DEADLINE_S)
+    assert second.returncode == 1
+    assert b"in use by another process" in stderr
+    client = await connect(found)
+    ledger = (await processes.catalog.create(Quorum(1, 1, 1), [found.member])).metadata.ledger_id
+    assert await client.add(entry(ledger, 0)) == [0]
+    await client.close()
+    first.send_signal(signal.SIGTERM)
+    assert await first.wait() == 0
