@@ -188,8 +188,7 @@ class FakeBookie:
             status or self._add_one(request.incarnation, entry, recovery)
             for entry in request.entries
         ]
-        moved, self._lac_moved = self._lac_moved, asyncio.Event()
-        moved.set()
+        self._wake_pollers()
         return encode_add_reply(frame.request_id, statuses)
 
     def _add_one(self, incarnation: bytes, entry: bytes, recovery: bool) -> Status:
@@ -215,6 +214,7 @@ class FakeBookie:
         if frame.flags & Flags.FENCE and mine:
             ledger = self.ledger(request.ledger_id)
             ledger.fenced = True
+            self._wake_pollers()
         entries = self._run_of(ledger, request)
         if status is None and not entries:
             status = Status.NO_SUCH_ENTRY if mine else Status.UNKNOWN
@@ -241,6 +241,7 @@ class FakeBookie:
         if request.incarnation == str(self.incarnation) and status is None:
             ledger = self.ledger(request.ledger_id)
             ledger.fenced = True
+            self._wake_pollers()
             lac = max(ledger.lac, ledger.explicit_lac)
         reply = bookie_pb2.FenceReply(status=status or Status.OK, last_add_confirmed=lac)
         return _frame(FrameType.FENCE_REPLY, frame, reply.SerializeToString())
@@ -252,10 +253,13 @@ class FakeBookie:
         if status is Status.OK:
             ledger = self.ledger(request.ledger_id)
             ledger.explicit_lac = max(ledger.explicit_lac, request.last_add_confirmed)
-            moved, self._lac_moved = self._lac_moved, asyncio.Event()
-            moved.set()
+            self._wake_pollers()
         reply = bookie_pb2.WriteLacReply(status=status)
         return _frame(FrameType.WRITE_LAC_REPLY, frame, reply.SerializeToString())
+
+    def _wake_pollers(self) -> None:
+        moved, self._lac_moved = self._lac_moved, asyncio.Event()
+        moved.set()
 
     async def _long_poll(self, connection: FramedConnection, frame: Frame) -> None:
         request = bookie_pb2.ReadLacRequest.FromString(frame.body)
