@@ -19,7 +19,6 @@ from octavo.runtime.errors import (
     KeyExists,
     KeyMissing,
     LedgerConflict,
-    MetadataUnavailable,
     NoSuchLedger,
     NotLeader,
     OctavoError,
@@ -34,8 +33,6 @@ from octavo.serving.ledger_backend import LedgerBackend, Writer
 
 CLAIM_ATTEMPTS_MAX = 8
 """ML-4 starts over when the list changed under it; beyond this somebody else should own it."""
-DRAWS_MAX = 8
-"""Ledgers drawn while looking for an id above every earlier one (ML-3)."""
 
 _log = get_logger("octavo.serving.chain")
 
@@ -189,15 +186,12 @@ class SegmentChain:
             "partition": str(name.partition),
             "owner_epoch": str(self.owner_epoch),
         }
-        for _ in range(DRAWS_MAX):
-            writer = await self._backend.create_ledger(
-                self._quorum, custom, allow_degraded=self._allow_degraded
-            )
-            if writer.ledger_id > self.state.max_ledger_id_ever:
-                return writer
-            _log.error("ledger-id-not-above", partition=str(name), ledger_id=writer.ledger_id)
-            await writer.close()  # ML-3: never used; its custom fields lead the sweeper to it
-        raise MetadataUnavailable(f"no ledger id above {self.state.max_ledger_id_ever} was drawn")
+        return await self._backend.create_ledger(
+            self._quorum,
+            custom,
+            allow_degraded=self._allow_degraded,
+            above=self.state.max_ledger_id_ever,
+        )
 
     async def _cas(self, wanted: PartitionState) -> None:
         if self._record is None:

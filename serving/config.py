@@ -43,6 +43,9 @@ class BrokerConfig(FrozenSettings):
     allow_degraded_ledgers: bool = True
     """A6: open a new ledger with fewer than Qw bookies as long as Qa live."""
 
+    bookie_quarantine_s: float = Field(default=10.0, gt=0)
+    """How long a bookie that failed is avoided; a degraded ledger is rolled no sooner (3.4, A6)."""
+
     segment_bytes: int = Field(default=1024 * _MIB, ge=64 * _KIB)
     segment_ms: int = Field(default=604_800_000, ge=1_000)
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)

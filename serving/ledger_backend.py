@@ -106,9 +106,14 @@ class LedgerBackend(Protocol):
     """Creates, recovers, reads and deletes ledgers."""
 
     async def create_ledger(
-        self, quorum: Quorum, custom: Mapping[str, str], *, allow_degraded: bool = True
+        self,
+        quorum: Quorum,
+        custom: Mapping[str, str],
+        *,
+        allow_degraded: bool = True,
+        above: int = -1,
     ) -> Writer:
-        """A new ledger, not yet written to."""
+        """A new ledger with an id greater than `above` (ML-3), not yet written to."""
         ...
 
     async def recover_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:

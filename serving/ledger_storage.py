@@ -38,7 +38,9 @@ class LedgerStorage:
             store,
             paths,
             config=LedgerClientConfig(
-                client_name=config.broker_id, recovery_timeout_s=config.recovery_timeout_s
+                client_name=config.broker_id,
+                recovery_timeout_s=config.recovery_timeout_s,
+                quarantine_s=config.bookie_quarantine_s,
             ),
             clock=clock,
             entropy=entropy,

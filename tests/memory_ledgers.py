@@ -70,7 +70,12 @@ class MemoryBackend:
         self.created = 0
 
     async def create_ledger(
-        self, quorum: Quorum, custom: Mapping[str, str], *, allow_degraded: bool = True
+        self,
+        quorum: Quorum,
+        custom: Mapping[str, str],
+        *,
+        allow_degraded: bool = True,
+        above: int = -1,
     ) -> MemoryWriter:
         live = self._bookies.live
         degraded = live < quorum.write
@@ -79,7 +84,9 @@ class MemoryBackend:
         if degraded:
             quorum = Quorum(live, live, quorum.ack)
         members = self._bookies.members[: quorum.ensemble]
-        made = await self._catalog.create(quorum, members, custom=custom, degraded=degraded)
+        made = await self._catalog.create(
+            quorum, members, custom=custom, degraded=degraded, above=above
+        )
         self.created += 1
         self._bookies.ledgers[made.metadata.ledger_id] = StoredLedger()
         writer = MemoryWriter(self._bookies, self._catalog, made)

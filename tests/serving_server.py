@@ -22,7 +22,7 @@ from octavo.runtime.ids import LedgerId
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.server import BrokerServer
-from octavo.serving.storage import Holder
+from octavo.serving.storage import Holder, Storage
 from tests.memory_ledgers import MemoryBackend, MemoryBookies
 from tests.serving_rig import make_config
 
@@ -147,7 +147,7 @@ class Loopback:
             store=store,
             clock=SystemClock(),
             entropy=SeededEntropy(uuid.uuid4().int),
-            storage=MemoryStorage(self.bookies, store, Paths("/octavo")),
+            storage=self.storage(config, store),
         )
         await server.start()
         self.servers.append(server)
@@ -155,6 +155,10 @@ class Loopback:
         client = Client(server.address)
         self.clients.append(client)
         return client
+
+    def storage(self, config: BrokerConfig, store: MemoryStore) -> Storage:
+        """The storage layer of a new broker."""
+        return MemoryStorage(self.bookies, store, Paths("/octavo"))
 
     async def close(self) -> None:
         for client in self.clients:
