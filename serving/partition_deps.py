@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from octavo.metadata.topics import PartitionCatalog
 from octavo.proto.batch import BatchHeader
@@ -64,9 +65,10 @@ def refusal(name: PartitionName, header: BatchHeader, verdict: Verdict[Append]) 
 
 async def pause(clock: Clock, seconds: float, cut_short: asyncio.Event | None) -> None:
     """Wait `seconds`, or until `cut_short` is set."""
-    waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(clock.sleep(seconds))}
+    waiting: list[asyncio.Future[None] | asyncio.Future[Literal[True]]]
+    waiting = [asyncio.ensure_future(clock.sleep(seconds))]
     if cut_short is not None:
-        waiting.add(asyncio.ensure_future(cut_short.wait()))
+        waiting.append(asyncio.ensure_future(cut_short.wait()))
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:

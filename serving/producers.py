@@ -172,7 +172,7 @@ class ProducerStates(Generic[T]):
         """Note an append that `decide` allowed; it counts for decisions, not yet as durable."""
         known = self._producers.get(header.producer_id)
         if known is None:
-            known = _Producer(header.producer_epoch)
+            known = _Producer[T](header.producer_epoch)
             self._producers[header.producer_id] = known
             self._make_room()
         known.pending.append(
@@ -209,7 +209,7 @@ class ProducerStates(Generic[T]):
             return
         known = self._producers.get(header.producer_id)
         if known is None:
-            known = _Producer(header.producer_epoch)
+            known = _Producer[T](header.producer_epoch)
             self._producers[header.producer_id] = known
             self._make_room()
         self._producers.move_to_end(header.producer_id)

@@ -49,11 +49,12 @@ KEEPALIVE_MS = 10_000
 
 _log = get_logger("octavo.serving.server")
 _Request = TypeVar("_Request", bound=Message)
+_Parsable = TypeVar("_Parsable", bound=Message, covariant=True)
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class _Parsed(Protocol[_Request]):
-    def FromString(self, data: bytes, /) -> _Request: ...  # protobuf's own name
+class _Parsed(Protocol[_Parsable]):
+    def FromString(self, data: bytes, /) -> _Parsable: ...  # protobuf's own name
 
 
 class BrokerServer:
@@ -195,19 +196,19 @@ class BrokerServer:
             (grpc.method_handlers_generic_handler(SERVICE, self._handlers(admin)),)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)  # until registered
+        await self._set_health(serving=False)  # until registered
         await server.start()
         self._registrar = BrokerRegistrar(self._store, self._paths, me, clock=self._clock)
         await self._registrar.register()
         await self._brokers.refresh()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 
     async def stop(self) -> None:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set_health(serving=False)
         await self._tasks.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
@@ -225,7 +226,9 @@ class BrokerServer:
         await self._cold.close()
         await self._storage.close()
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _set_health(self, *, serving: bool) -> None:
+        reply = health_pb2.HealthCheckResponse
+        status = reply.SERVING if serving else reply.NOT_SERVING
         for service in ("", SERVICE):
             await self._health.set(service, status)
 
@@ -267,7 +270,7 @@ class BrokerServer:
             "ClusterHealth": _unary(pb.ClusterHealthRequest, admin.cluster_health),
             "ShowLedger": _unary(pb.ShowLedgerRequest, admin.show_ledger),
         }
-        streams = {
+        streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Produce": grpc.stream_stream_rpc_method_handler(
                 self._produce, response_serializer=pb.ProduceReply.SerializeToString
             ),

@@ -26,8 +26,8 @@ from octavo.serving.partition_log import Answer
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.validation import check_acks
 
-ProduceContext = grpc.aio.ServicerContext[bytes, pb.ProduceReply]
-FetchContext = grpc.aio.ServicerContext[bytes, pb.FetchReply]
+ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
+FetchContext = grpc.aio.ServicerContext[object, pb.FetchReply]
 
 LOAD_WAIT_S = 1.0
 """How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
@@ -74,8 +74,8 @@ class ProduceStream:
 
     async def _read(self) -> None:
         while True:
-            raw = await self._context.read()
-            if not isinstance(raw, bytes):  # end of stream
+            raw = await _next_message(self._context)
+            if raw is None:
                 return
             touched = await self._take(_parse_produce(raw))
             while self._pending >= self._pending_max:
@@ -133,6 +133,12 @@ class ProduceStream:
                 self._answered.set()
 
 
+async def _next_message(context: ProduceContext | FetchContext) -> bytes | None:
+    """The next raw message; None at the end of the stream."""
+    raw = await context.read()
+    return raw if isinstance(raw, bytes) else None
+
+
 def _parse_produce(raw: bytes) -> pb.ProduceRequest:
     try:
         request = pb.ProduceRequest.FromString(raw)
@@ -184,8 +190,8 @@ class FetchStream:
 
     async def _read(self) -> None:
         while True:
-            raw = await self._context.read()
-            if not isinstance(raw, bytes):
+            raw = await _next_message(self._context)
+            if raw is None:
                 break
             try:
                 request = pb.FetchRequest.FromString(raw)

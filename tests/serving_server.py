@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -70,6 +70,7 @@ class Client:
     """Raw access to one broker."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         self.stub = broker_pb2_grpc.BrokerStub(self.channel)
 
@@ -169,7 +170,7 @@ class Loopback:
 
 
 @asynccontextmanager
-async def loopback() -> AsyncIterator[Loopback]:
+async def loopback() -> AsyncGenerator[Loopback]:
     made = Loopback()
     try:
         yield made

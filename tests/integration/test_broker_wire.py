@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
+from octavo.supervisor.health import is_serving
 from tests.serving_rig import NOW_MS, make_batch
 from tests.serving_server import (
     Client,
@@ -42,7 +42,9 @@ async def client(cluster: Loopback) -> Client:
 
 
 async def raw_stream(client: Client, method: str, *messages: bytes) -> list[bytes]:
-    call = client.channel.stream_stream(f"/octavo.broker.Broker/{method}")()
+    stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+    stream = client.channel.stream_stream(f"/octavo.broker.Broker/{method}")
+    call = stream()
     for message in messages:
         await call.write(message)
     await call.done_writing()
@@ -234,7 +236,7 @@ async def test_metadata_names_owner_and_limits(client: Client) -> None:
 
 
 async def test_topic_administration(client: Client) -> None:
-    async def create(name: str, partitions: int = 1, **config: str) -> str:
+    async def create(name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         reply = await client.stub.CreateTopic(
             pb.CreateTopicRequest(name=name, partitions=partitions, config=config)
         )
@@ -245,8 +247,8 @@ async def test_topic_administration(client: Client) -> None:
     assert await create("a_b") == "TOPIC_ALREADY_EXISTS"  # F015
     assert await create("none", partitions=0) == "INVALID_PARTITIONS"
     assert await create("bad name") == "INVALID_TOPIC"
-    assert await create("x", **{"retention.mss": "1"}) == "INVALID_CONFIG"
-    assert await create("x", **{"replication.factor": "5"}) == "INVALID_REPLICATION_FACTOR"
+    assert await create("x", config={"retention.mss": "1"}) == "INVALID_CONFIG"
+    assert await create("x", config={"replication.factor": "5"}) == "INVALID_REPLICATION_FACTOR"
     listed = await client.stub.ListTopics(pb.ListTopicsRequest(limit=1))
     assert ([t.name for t in listed.topics], listed.more) == (["a.b"], True)
     listed = await client.stub.ListTopics(pb.ListTopicsRequest(after="a.b"))
@@ -332,9 +334,7 @@ async def test_cluster_health_counts_degraded_ledgers(client: Client, cluster: L
 
 
 async def test_health_service(client: Client) -> None:
-    stub = health_pb2_grpc.HealthStub(client.channel)
-    reply = await stub.Check(health_pb2.HealthCheckRequest())
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    assert await is_serving(client.address, 5.0)
 
 
 async def test_pending_batches_of_a_connection_are_bounded(cluster: Loopback) -> None:
