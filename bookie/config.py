@@ -26,52 +26,52 @@ class BookieConfig(FrozenSettings):
     host: str = "127.0.0.1"
     """Address to bind and, unless `advertised_host` is set, to register."""
     advertised_host: str = ""
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """Port of the framed protocol; 0 takes a free one."""
-    control_port: int = Field(0, ge=0, le=65535)
+    control_port: int = Field(default=0, ge=0, le=65535)
     """Port of the gRPC control service; 0 takes a free one."""
     fault_domain: str = ""
-    metadata_session_timeout_s: float = Field(30.0, gt=0)
-    registration_wait_s: float = Field(30.0, ge=0)
+    metadata_session_timeout_s: float = Field(default=30.0, gt=0)
+    registration_wait_s: float = Field(default=30.0, ge=0)
     """How long the registration of a previous process may outlive it before start-up fails
     (B-28)."""
     accept_data_loss: bool = False
     """Start although the history is in doubt: takes a new incarnation (B-23, B-25)."""
 
     # journal (6.4)
-    segment_bytes: int = Field(256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)
-    group_commit_max_bytes: int = Field(4 << 20, ge=4096)
-    queue_max_records: int = Field(10_000, ge=1)
-    queue_max_bytes: int = Field(64 << 20, ge=4096)
-    idle_mark_s: float = Field(1.0, gt=0)
-    sync_log_s: float = Field(1.0, gt=0)
-    sync_read_only_s: float = Field(30.0, gt=0)
+    segment_bytes: int = Field(default=256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)
+    group_commit_max_bytes: int = Field(default=4 << 20, ge=4096)
+    queue_max_records: int = Field(default=10_000, ge=1)
+    queue_max_bytes: int = Field(default=64 << 20, ge=4096)
+    idle_mark_s: float = Field(default=1.0, gt=0)
+    sync_log_s: float = Field(default=1.0, gt=0)
+    sync_read_only_s: float = Field(default=30.0, gt=0)
     """A sync that takes longer makes the bookie read-only (B-9)."""
 
     # index (6.7)
-    memtable_flush_s: float = Field(60.0, gt=0)
-    memtable_bytes: int = Field(64 << 20, ge=1 << 16)
+    memtable_flush_s: float = Field(default=60.0, gt=0)
+    memtable_bytes: int = Field(default=64 << 20, ge=1 << 16)
 
     # disk space (6.13)
-    disk_warn_ratio: float = Field(0.90, gt=0, le=1)
-    disk_read_only_ratio: float = Field(0.95, gt=0, le=1)
-    disk_writable_ratio: float = Field(0.93, gt=0, le=1)
+    disk_warn_ratio: float = Field(default=0.90, gt=0, le=1)
+    disk_read_only_ratio: float = Field(default=0.95, gt=0, le=1)
+    disk_writable_ratio: float = Field(default=0.93, gt=0, le=1)
     """Below this the bookie is writable again; at least 2 points under `disk_read_only_ratio`."""
-    disk_reserve_segments: float = Field(2.0, ge=0)
+    disk_reserve_segments: float = Field(default=2.0, ge=0)
     """Less free space than this many segments also means read-only."""
-    disk_check_s: float = Field(10.0, gt=0)
+    disk_check_s: float = Field(default=10.0, gt=0)
 
     # requests
-    ledgers_in_memory_max: int = Field(100_000, ge=1)
-    reader_threads: int = Field(2, ge=1)
-    reads_in_flight_max: int = Field(512, ge=1)
-    read_reply_max_bytes: int = Field(4 << 20, ge=4096)
-    connection_in_flight_max_bytes: int = Field(16 << 20, ge=4096)
+    ledgers_in_memory_max: int = Field(default=100_000, ge=1)
+    reader_threads: int = Field(default=2, ge=1)
+    reads_in_flight_max: int = Field(default=512, ge=1)
+    read_reply_max_bytes: int = Field(default=4 << 20, ge=4096)
+    connection_in_flight_max_bytes: int = Field(default=16 << 20, ge=4096)
     """Add bytes of one connection not yet answered; above it the socket is not read."""
-    connections_max: int = Field(4096, ge=1)
-    long_polls_max: int = Field(10_000, ge=1)
-    long_poll_max_s: float = Field(30.0, gt=0)
-    refusal_cache_s: float = Field(60.0, ge=0)
+    connections_max: int = Field(default=4096, ge=1)
+    long_polls_max: int = Field(default=10_000, ge=1)
+    long_poll_max_s: float = Field(default=30.0, gt=0)
+    refusal_cache_s: float = Field(default=60.0, ge=0)
     """How long an admission refusal is remembered (B-32)."""
 
     @field_validator("bookie_id")

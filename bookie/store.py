@@ -293,11 +293,12 @@ class BookieStore:
             await asyncio.shield(busy)
             return Status.UNKNOWN
         loop = asyncio.get_running_loop()
+        nothing_pending: dict[int, bytes] = {}
         mine: asyncio.Future[None] = loop.create_future()
         self._looking[key] = mine
         try:
             found = await loop.run_in_executor(
-                self._executor, self._reader.read_run, *key, 1, len(entry), {}
+                self._executor, self._reader.read_run, *key, 1, len(entry), nothing_pending
             )
         finally:
             # Waiters wake in a later turn of the loop, after our caller has acted on the answer.

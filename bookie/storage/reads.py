@@ -12,7 +12,7 @@ import pathlib
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ class SegmentFiles:
         self._users: dict[int, int] = {}
 
     @contextmanager
-    def use(self, number: int) -> Iterator[FileReader]:
+    def use(self, number: int) -> Generator[FileReader, None, None]:
         """The file of a segment, kept open while in the context; raises OSError."""
         with self._lock:
             reader = self._open.get(number)

@@ -139,9 +139,9 @@ async def test_kill_9_while_adding_loses_nothing_acknowledged(processes: Process
         reader = await connect(found)
         readable = 0
         while readable < acked:
-            reply = await reader.read(ledger, readable, 500)
-            assert reply.status == 0, f"acknowledged entry {readable} of {acked} is gone"
-            for data in reply.entries:
+            found_run = await reader.read(ledger, readable, 500)
+            assert found_run.status == 0, f"acknowledged entry {readable} of {acked} is gone"
+            for data in found_run.entries:
                 assert data == entry(ledger, readable, b"%0999d" % readable)
                 readable += 1
         await reader.close()

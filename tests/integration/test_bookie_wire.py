@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
 from octavo.proto.bookie_wire import (
@@ -28,6 +27,7 @@ from octavo.proto.bookie_wire import (
     encode_read,
 )
 from octavo.runtime.checksum import crc32c
+from octavo.supervisor.health import is_serving
 from tests.bookie_rig import BookieRig, WireClient, entry
 
 
@@ -306,10 +306,8 @@ async def test_control_service(rig: BookieRig) -> None:
     ledger = await rig.ledger()
     await client.add(entry(ledger, 0))
     await client.read(ledger, 0)
+    assert await is_serving(rig.server.control_address)
     async with grpc.aio.insecure_channel(rig.server.control_address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        status = await health.Check(health_pb2.HealthCheckRequest())
-        assert status.status == health_pb2.HealthCheckResponse.SERVING
         control = bookie_pb2_grpc.BookieControlStub(channel)
         info = await control.Info(bookie_pb2.InfoRequest())
     assert info.state == "rw"
