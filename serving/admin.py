@@ -206,11 +206,7 @@ class AdminService:
         """F076: segments with their ledger records, as a reader of bookies needs them."""
         try:
             shell = await self._resolve(request.topic, request.partition)
-            state, opened = shell.described()
-            segments = [s for s in state.segments if s.end_offset is not None]
-            if opened is not None:
-                segments.append(opened)
-            infos = await self._segment_infos(segments, shell.high_watermark)
+            infos = await self._segment_infos(shell.described(), shell.high_watermark)
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
         return pb.DescribeLogReply(

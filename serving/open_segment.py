@@ -12,6 +12,7 @@ from octavo.runtime.invariant import invariant
 from octavo.serving.index import SparseIndex
 from octavo.serving.ledger_backend import Writer
 from octavo.serving.partition_log import Append, Figures
+from octavo.serving.read_path import OpenSource
 from octavo.serving.segments import sealed_segment
 
 
@@ -125,3 +126,23 @@ class OpenSegment:
         )
         listed = Segment(self.writer.ledger_id, self.base_offset)
         return sealed_segment(listed, closed, end_offset, self.figures.value)
+
+    def source(self) -> OpenSource:
+        """What a reader needs to read its durable part."""
+        return OpenSource(
+            self.writer.ledger_id, self.base_offset, self.last_durable_entry, self.index
+        )
+
+    def described(self) -> Segment:
+        """The list element as it would be now, without an end offset."""
+        figures = self.figures.value
+        return Segment(
+            self.writer.ledger_id,
+            self.base_offset,
+            None,
+            figures.payload_bytes,
+            max(0, figures.first_append_ms),
+            max(0, figures.last_append_ms),
+            self.last_durable_entry,
+            figures.max_timestamp_ms,
+        )

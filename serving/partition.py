@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
-from octavo.metadata.topics import PartitionState, Segment
+from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader
 from octavo.proto.segment_entries import Snapshot, encode_footer, encode_snapshot
 from octavo.runtime.errors import (
@@ -46,8 +46,8 @@ from octavo.serving.partition_log import (
     Reply,
 )
 from octavo.serving.producers import Kind, ProducerStates
-from octavo.serving.read_path import OpenSource, ReadView
-from octavo.serving.segments import RollLimits, RollReason, roll_reason
+from octavo.serving.read_path import ReadView
+from octavo.serving.segments import RollLimits, RollReason, closed_segments, roll_reason
 from octavo.serving.topic_config import TopicSettings
 from octavo.serving.validation import check_batch
 
@@ -521,31 +521,14 @@ class PartitionShell:
     def view(self) -> ReadView:
         """For one read; raises NotLeader unless the partition is served here."""
         self._check_serving()
-        opened = self._open
-        source = None
-        if opened is not None:
-            source = OpenSource(
-                opened.writer.ledger_id,
-                opened.base_offset,
-                opened.last_durable_entry,
-                opened.index,
-            )
         return ReadView(
-            self._closed_segments(),
-            source,
+            closed_segments(self._chain.state, self._sealed),
+            self._open.source() if self._open is not None else None,
             self._log.log_start,
             self._log.high_watermark,
             self._tail,
             self._deps.cold,
         )
-
-    def _closed_segments(self) -> tuple[Segment, ...]:
-        segments = self._chain.state.segments
-        if segments and segments[-1].end_offset is None:
-            segments = segments[:-1]
-            if self._sealed is not None and self._sealed.last_entry >= 0:
-                segments = (*segments, self._sealed)
-        return segments
 
     @property
     def owner_epoch(self) -> int:
@@ -572,24 +555,11 @@ class PartitionShell:
         """Whether the open ledger has fewer copies than the topic asks for (A6)."""
         return self._open is not None and self._open.writer.metadata.degraded
 
-    def described(self) -> tuple[PartitionState, Segment | None]:
-        """The list, and the open segment with its running figures."""
+    def described(self) -> list[Segment]:
+        """Closed segments, and the open one with its running figures and no end offset."""
         self._check_serving()
-        opened = self._open
-        state = self._chain.state
-        if opened is None:
-            return state, self._sealed
-        figures = opened.figures.value
-        return state, Segment(
-            opened.writer.ledger_id,
-            opened.base_offset,
-            None,
-            figures.payload_bytes,
-            max(0, figures.first_append_ms),
-            max(0, figures.last_append_ms),
-            opened.last_durable_entry,
-            figures.max_timestamp_ms,
-        )
+        closed = list(closed_segments(self._chain.state, self._sealed))
+        return [*closed, self._open.described()] if self._open is not None else closed
 
     async def still_ours(self) -> bool:
         """Whether the list still carries our epoch (after a lost session, O-5)."""

@@ -137,6 +137,16 @@ def end_of(state: PartitionState) -> int:
     return end or 0
 
 
+def closed_segments(state: PartitionState, sealed: Segment | None) -> tuple[Segment, ...]:
+    """Segments with counts, the one included that is closed but not in the list yet."""
+    segments = state.segments
+    if segments and segments[-1].end_offset is None:
+        segments = segments[:-1]
+        if sealed is not None and sealed.last_entry != NO_ENTRY:
+            segments = (*segments, sealed)
+    return segments
+
+
 def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
     """The segment that holds `offset`; segments are in offset order without holes (ML-2)."""
     at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
