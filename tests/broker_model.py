@@ -50,7 +50,7 @@ class Sequences:
         if epoch < state.epoch:
             return InvalidProducerEpoch(f"epoch {epoch} < {state.epoch}")
         if epoch > state.epoch:
-            return None if base == 0 else OutOfOrderSequence("new epoch", last_seq=-1)
+            return None if base == 0 else OutOfOrderSequence("new epoch", last_sequence=-1)
         for seen_base, seen_last, offset in state.window:
             if (seen_base, seen_last) == (base, last):
                 return Appended(offset, duplicate=True)
@@ -58,7 +58,7 @@ class Sequences:
             return None
         if (state.last - last) & MASK < 1 << 30:
             return Appended(-1, duplicate=True)
-        return OutOfOrderSequence(f"base {base} after {state.last}", last_seq=state.last)
+        return OutOfOrderSequence(f"base {base} after {state.last}", last_sequence=state.last)
 
     def note(self, pid: int, epoch: int, base: int, count: int, offset: int) -> None:
         if pid < 0:

@@ -100,6 +100,11 @@ class Partition:
     owner: str = ""
     last_owner: str = ""
     finding: bool = False
+    established: bool = False
+    """A batch under the present identity was acknowledged, so the owner keeps state for it. Before
+    that an owner accepts any sequence (I2, last row), so only one batch may be in flight: a second
+    one could be stored in front of a first that failed."""
+    acknowledged_s: float = 0.0
     next_sequence: int = 0
     in_flight: deque[InFlight] = field(default_factory=lambda: deque[InFlight]())
     """Oldest first; resolved ones are removed."""

@@ -47,10 +47,13 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.invariant import invariant
 
+STATE_TRUSTED_S = 3600.0
+"""An owner may forget a producer a day after its last batch (I10); well before that, a quiet
+partition counts as new."""
 CORRUPT_ATTEMPTS = 3
 """A batch refused as corrupt is sent this often: the bytes may have changed on the way."""
 OWNER_DETAIL = "owner_address"
-LAST_SEQUENCE_DETAIL = "last_seq"
+LAST_SEQUENCE_DETAIL = "last_sequence"
 THROTTLE_DETAIL = "throttle_ms"
 
 
@@ -80,13 +83,21 @@ class SenderCore:
             self.fatal is None
             and not self._resetting
             and not partition.muted
-            and len(partition.in_flight) < self.settings.max_in_flight
+            and len(partition.in_flight) < self._window(partition)
             and (not partition.in_flight or partition.in_flight[-1].state is not State.WAITING)
         )
+
+    def _window(self, partition: Partition) -> int:
+        """How many batches may be in flight."""
+        if self.settings.idempotent and not partition.established:
+            return 1
+        return self.settings.max_in_flight
 
     def add(self, partition: Partition, batch: Deliverable, now_s: float) -> list[Action]:
         """Take over a batch; only when `room`."""
         invariant(self.room(partition), "a batch was added without room")
+        if not partition.in_flight and now_s - partition.acknowledged_s > STATE_TRUSTED_S:
+            partition.established = False
         partition.in_flight.append(InFlight(batch, partition))
         self._busy[partition] = None
         self._pump(partition, now_s)
@@ -106,6 +117,7 @@ class SenderCore:
         self._resetting = False
         for partition in self._partitions.values():
             partition.next_sequence = 0
+            partition.established = False
             partition.holes.clear()
             for item in partition.in_flight:
                 invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
@@ -235,6 +247,11 @@ class SenderCore:
         if self.fatal is not None:
             return
         items = partition.in_flight
+        waiting = any(item.state is State.WAITING for item in items)
+        if waiting and not partition.owner and not partition.finding:
+            partition.finding = True  # also during back-off: the answer is there when it ends
+            avoid = partition.last_owner if partition.failures else ""
+            self._actions.append(FindOwner(partition, avoid))
         if partition.muted and (
             now_s < partition.retry_at_s or any(item.state is State.SENT for item in items)
         ):
@@ -254,15 +271,12 @@ class SenderCore:
                 self._actions.append(RequestIdentity())
             return
         if not partition.owner:
-            if not partition.finding:
-                partition.finding = True
-                avoid = partition.last_owner if partition.failures else ""
-                self._actions.append(FindOwner(partition, avoid))
             return
         partition.muted = False
         partition.retry_at_s = 0.0
         partition.last_owner = partition.owner
-        for item in sendable:
+        sent = sum(item.state is State.SENT for item in items)
+        for item in sendable[: max(self._window(partition) - sent, 0)]:
             self._send(item, now_s)
 
     def _send(self, item: InFlight, now_s: float) -> None:
@@ -328,6 +342,8 @@ class SenderCore:
             ]
         self._complete(item, base_offset, duplicate=duplicate)
         partition.failures = 0
+        partition.established = True
+        partition.acknowledged_s = now_s
         self._settle(partition)
         self._pump(partition, now_s)
 
