@@ -236,9 +236,8 @@ class QuorumCore:
         state.refused = False
         self._refresh_active()
         if self.pending == 0:
-            # W-7: nothing waits for this slot; the next add or tick replaces it.
-            # self._next_change_at = max(self._next_change_at, now +
-            # self.limits.late_failure_delay_s)
+            # W-7: nothing waits for this slot; a tick replaces it.
+            self._next_change_at = max(self._next_change_at, now + self.limits.late_failure_delay_s)
             return _NOTHING
         self._next_change_at = now
         return self._start_change(now)
