@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from octavo.spark.live import cluster_log
-
 from octavo.spark.arrow_files import check_codec
 from octavo.spark.export_run import ExportProgress, ExportReport, OnProgress, export_log
+from octavo.spark.live import cluster_log
 
 __all__ = ["ExportProgress", "ExportReport", "export_topic", "export_topic_async"]
 
@@ -25,8 +24,8 @@ async def export_topic_async(
     """Copy the closed ledgers of `topic` that the folder `to` does not hold yet.
 
     Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps
-    what was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable, ConfigError
-    (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
+    what was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable,
+    ConfigError (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
     """
     check_codec(codec, fmt)
     async with cluster_log(bootstrap) as source:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 import pyarrow as pa
-from octavo.spark.live import describe_topics, ledger_batches
 
 from octavo.spark.exported import exported_topics
+from octavo.spark.live import describe_topics, ledger_batches
 from octavo.spark.loop_bridge import iterate
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, Split, plan
@@ -21,7 +21,7 @@ BATCHES_AHEAD = 4
 def plan_cluster(options: ReadOptions) -> list[Split]:
     """Ask a broker once for all segments and cut what is asked for into splits."""
     exported = exported_topics(options)
-    logs = describe_topics(options)
+    logs = describe_topics(options, exported)
     return plan(options, views(options, exported, logs), time_lookup(read_split))
 
 

@@ -1,0 +1,147 @@
+"""The only module of this folder that knows brokers and bookies.
+
+A broker is asked once for the segments of a topic; batches then come from the bookies. Fills the
+values of `octavo.spark.log_view` and serves its two protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+
+from octavo.client.ledger import LedgerClientConfig, LedgerMetadata, LedgerReader
+from octavo.client.messaging import AsyncClient
+from octavo.client.messaging.admin import AsyncAdmin, LogDescription, SegmentDescription
+from octavo.runtime.errors import UnknownTopic
+from octavo.spark.ledger_scan import scan
+from octavo.spark.log_view import (
+    BatchSource,
+    LogSource,
+    PartitionLog,
+    Segment,
+    StoredBatch,
+    TopicLog,
+)
+from octavo.spark.options import ReadOptions
+
+CLIENT_NAME = "octavo-scan"
+CONNECT_TIMEOUT_S = 10.0
+"""A query on an unreachable cluster fails after this, naming every address tried."""
+DESCRIBE_PARALLEL = 16
+"""Partitions asked for at once."""
+CLOSED = "CLOSED"
+
+
+class LedgerBatches:
+    """`BatchSource` over the bookies of some addresses."""
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self.addresses = dict(addresses)
+        """bookie id -> host:port of the framed protocol; may grow while in use."""
+
+    async def batches(
+        self, segment: Segment, start_offset: int
+    ) -> AsyncGenerator[StoredBatch, None]:
+        """See `BatchSource.batches`."""
+        record = LedgerMetadata.from_bytes(segment.ledger_record)
+        reader = LedgerReader.from_record(
+            record, self.addresses, LedgerClientConfig(client_name=CLIENT_NAME)
+        )
+        try:
+            async with aclosing(scan(reader, segment, start_offset)) as found:
+                async for stored in found:
+                    yield stored
+        finally:
+            await reader.close()
+
+
+class ClusterLog(LedgerBatches):
+    """`LogSource` over a connected client."""
+
+    def __init__(self, admin: AsyncAdmin) -> None:
+        super().__init__({})
+        self._admin = admin
+
+    async def names(self) -> list[str]:
+        """All topics of users."""
+        return [topic.name for topic in await self._admin.list_topics()]
+
+    async def describe(self, topic: str) -> TopicLog:
+        """See `LogSource.describe`."""
+        found = await self._admin.describe_topic(topic)
+        gate = asyncio.Semaphore(DESCRIBE_PARALLEL)
+
+        async def one(partition: int) -> LogDescription:
+            async with gate:
+                return await self._admin.describe_log(topic, partition)
+
+        logs = await asyncio.gather(*(one(part.partition) for part in found.partitions))
+        addresses = {b.bookie_id: b.wire_address for log in logs for b in log.bookies}
+        self.addresses.update(addresses)
+        return TopicLog(
+            topic=topic,
+            topic_id=found.topic_id,
+            partitions={log.partition: _partition(log) for log in logs},
+            addresses=addresses,
+        )
+
+
+def _partition(log: LogDescription) -> PartitionLog:
+    segments = tuple(_segment(segment) for segment in log.segments)
+    return PartitionLog(log.partition, log.log_start, log.high_watermark, segments)
+
+
+def _segment(found: SegmentDescription) -> Segment:
+    closed = found.state == CLOSED
+    return Segment(
+        ledger_id=found.ledger_id,
+        base_offset=found.base_offset,
+        end_offset=found.end_offset,
+        closed=closed,
+        size_bytes=found.size_bytes,
+        first_append_ms=found.first_append_ms,
+        last_append_ms=found.last_append_ms,
+        max_timestamp_ms=found.max_timestamp_ms,
+        last_entry=found.last_entry if closed else -1,
+        ledger_record=found.ledger_record,
+    )
+
+
+@asynccontextmanager
+async def ledger_batches(addresses: Mapping[str, str]) -> AsyncGenerator[BatchSource, None]:
+    """Batches straight from the bookies, for a worker that knows no broker."""
+    yield LedgerBatches(addresses)
+
+
+@asynccontextmanager
+async def cluster_log(bootstrap: str) -> AsyncGenerator[LogSource, None]:
+    """A cluster as the exporter sees it; raises BrokerUnavailable when nobody answers."""
+    async with AsyncClient(bootstrap) as client:
+        await client.connect(timeout=CONNECT_TIMEOUT_S)
+        yield ClusterLog(client.admin)
+
+
+def describe_topics(options: ReadOptions, also_known: Mapping[str, object]) -> dict[str, TopicLog]:
+    """The subscribed topics of the cluster now.
+
+    Raises UnknownTopic for one that neither the cluster nor `also_known` has.
+    """
+
+    async def run() -> dict[str, TopicLog]:
+        async with AsyncClient(options.bootstrap or "") as client:
+            await client.connect(timeout=CONNECT_TIMEOUT_S)
+            source = ClusterLog(client.admin)
+            names = [*options.topics, *options.assign]
+            if options.pattern is not None:
+                names = [name for name in await source.names() if options.wants(name)]
+            found: dict[str, TopicLog] = {}
+            for name in names:
+                try:
+                    found[name] = await source.describe(name)
+                except UnknownTopic:
+                    if name not in also_known:
+                        raise
+            return found
+
+    return asyncio.run(run())
