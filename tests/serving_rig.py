@@ -174,8 +174,8 @@ async def until(condition: object, what: str = "condition") -> None:
     """Let the loop run until `condition()` holds."""
     assert callable(condition)
     async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def settle() -> None:

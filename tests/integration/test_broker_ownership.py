@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
-from tests.serving_rig import make_batch
+from tests.serving_rig import make_batch, until
 from tests.serving_server import (
     Client,
     Loopback,
@@ -196,9 +196,7 @@ async def test_topic_deleted_on_one_broker_is_gone_on_all(cluster: Loopback) -> 
         await produce_somewhere(cluster, partition, make_batch([b"a"]))
     reply = await cluster.clients[1].stub.DeleteTopic(pb.DeleteTopicRequest(name="orders"))
     assert not reply.HasField("error"), reply.error
-    async with asyncio.timeout(5):
-        while any(len(server.registry) for server in cluster.servers):
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(len(server.registry) for server in cluster.servers))
     for client in cluster.clients:
         (ack,) = await client.produce(batch_of(make_batch()))
         assert ack.error.code == "UNKNOWN_TOPIC"

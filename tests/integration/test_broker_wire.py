@@ -13,7 +13,7 @@ from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
 from octavo.supervisor.health import is_serving
-from tests.serving_rig import NOW_MS, make_batch
+from tests.serving_rig import NOW_MS, make_batch, until
 from tests.serving_server import (
     Client,
     Loopback,
@@ -111,11 +111,14 @@ async def test_refused_batches_are_errors_in_the_reply(
 
 @pytest.mark.parametrize("method", ["Produce", "Fetch", "Metadata"])
 async def test_garbage_is_invalid_argument(client: Client, method: str) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
+    async def send_garbage() -> None:
         if method == "Metadata":
             await client.channel.unary_unary(f"/octavo.broker.Broker/{method}")(b"\xff\xff\xff")
         else:
             await raw_stream(client, method, b"\xff\xff\xff")
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await send_garbage()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert from_rpc_error(caught.value, "broker").code == "INVALID_REQUEST"
     assert (await client.produce(batch_of(make_batch())))[0].base_offset == 0  # still serving
@@ -348,9 +351,7 @@ async def test_pending_batches_of_a_connection_are_bounded(cluster: Loopback) ->
     for i in range(40):
         await call.write(pb.ProduceRequest(batches=[batch_of(make_batch(), correlation=i)]))
     (shell,) = cluster.servers[0].registry.shells()
-    async with asyncio.timeout(5):
-        while shell.pending < 10:
-            await asyncio.sleep(0.01)
+    await until(lambda: shell.pending >= 10)
     await asyncio.sleep(0.05)
     assert shell.pending == 10
     cluster.bookies.release()
