@@ -42,7 +42,7 @@ class Batch(Completion):
 
     def __init__(self, topic: str, partition: int, created_s: float) -> None:
         super().__init__(topic, partition)
-        self.timestamps_ms: list[int] = []  # type: ignore[assignment]
+        self.timestamps_ms: list[int] = []  # pyright: ignore[reportIncompatibleVariableOverride]
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: list[Headers] | None = None
@@ -55,7 +55,7 @@ class Batch(Completion):
         """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
         self.payload = b""
         """The encoded batch, kept for retries."""
-        self.payload_producer = (-1, -1, -1)
+        self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
 
     def encoded(self, codec: int, producer: tuple[int, int, int]) -> bytes:
         """The batch's bytes under `producer`; columns are released once encoded."""

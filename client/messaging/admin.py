@@ -321,7 +321,7 @@ class AsyncAdmin:
         view = await cluster.topic(topic, timeout)
         moment = {"earliest": EARLIEST, "latest": LATEST}.get(at) if isinstance(at, str) else None
         if moment is None:
-            moment = epoch_ms(at)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            moment = epoch_ms(at)
         wanted = {TopicPartition(topic, number): moment for number in range(view.partitions)}
         found = await list_offsets(cluster, wanted, timeout)
         return {where.partition: offset for where, offset in sorted(found.items())}

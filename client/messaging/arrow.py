@@ -6,12 +6,13 @@ Imported only when an Arrow function is called: `import octavo` and row-wise use
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
 from octavo.client.messaging.engine import ProducerEngine
@@ -34,6 +35,14 @@ SCHEMA = pa.schema(
     ]
 )
 """Names and types of Spark's Kafka source (spec/spark.md §6)."""
+_STORABLE = (
+    types.is_binary,
+    types.is_string,
+    types.is_large_binary,
+    types.is_large_string,
+    types.is_fixed_size_binary,
+    types.is_null,
+)
 SLICE_ROWS = 16_384
 """Rows converted and grouped at a time; bounds what one step holds."""
 
@@ -49,8 +58,19 @@ class ArrowRows(NamedTuple):
 
     def select(self, start: int, stop: int) -> ArrowRows:
         """A slice without copying."""
+        return self._each(lambda column: column.slice(start, stop - start))
+
+    def take(self, rows: pa.Array) -> ArrowRows:
+        """Chosen rows in the order given."""
+        return self._each(lambda column: column.take(rows))
+
+    def _each(self, change: Callable[[pa.Array], pa.Array]) -> ArrowRows:
         return ArrowRows(
-            *(None if column is None else column.slice(start, stop - start) for column in self)
+            change(self.timestamps_ms),
+            change(self.keys),
+            change(self.values),
+            None if self.headers is None else change(self.headers),
+            change(self.sizes),
         )
 
 
@@ -107,34 +127,24 @@ def _rows(engine: ProducerEngine, given: ArrowInput, piece: pa.RecordBatch) -> A
 
 def _binary(engine: ProducerEngine, column: pa.Array, name: str) -> pa.Array:
     """The column as binary; numbers only where the serializer is JSON, whose text they are."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
+    if isinstance(column, pa.DictionaryArray):
         return _binary(engine, column.dictionary_decode(), name)
-    if pa.types.is_integer(kind) and "json" in (
-        engine.config.key_serializer,
-        engine.config.serializer,
-    ):
+    json = "json" in (engine.config.key_serializer, engine.config.serializer)
+    if json and types.is_integer(column.type):
         column = column.cast(pa.string())
-        kind = column.type
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_null(kind)
-    ):
+    if any(is_kind(column.type) for is_kind in _STORABLE):
         return column.cast(pa.binary())
     raise TypeError(
-        f"column {name!r} of type {kind} cannot be stored: cast it to string or binary first, or "
-        'create the producer with serializer="json" for integer columns'
+        f"column {name!r} of type {column.type} cannot be stored: cast it to string or binary "
+        'first, or create the producer with serializer="json" for integer columns'
     )
 
 
 def _milliseconds(column: pa.Array, name: str) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
-    elif not pa.types.is_integer(column.type):
+    kind = column.type
+    if types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("ms", tz=kind.tz), safe=False)
+    elif not types.is_integer(kind):
         raise TypeError(f"column {name!r} of type {column.type} is no timestamp or integer")
     stamps = column.cast(pa.int64())
     if stamps.null_count or pc.min(stamps).as_py() < 0:
@@ -193,30 +203,30 @@ def _by_partition(
                 None,
                 rows.sizes.to_pylist(),
             )
-            plan = [(slot.partition, index) for slot, index in groups]
+            plan: list[tuple[int, Sequence[int] | pa.Array]] = [
+                (slot.partition, index) for slot, index in groups
+            ]
         else:
             plan = _hashed(engine, state, rows.keys)
     for where, index in plan:
         if isinstance(index, range) and index.step == 1:
             yield where, rows.select(index.start, index.stop)
+        elif isinstance(index, pa.Array):
+            yield where, rows.take(index)
         else:
-            taken = index if isinstance(index, pa.Array) else pa.array(index, pa.int64())
-            yield (
-                where,
-                ArrowRows(*(None if column is None else column.take(taken) for column in rows)),
-            )
+            yield where, rows.take(pa.array(index, pa.int64()))
 
 
 def _hashed(
     engine: ProducerEngine, state: TopicState, keys: pa.Array
-) -> list[tuple[int, Sequence[int]]]:
+) -> list[tuple[int, Sequence[int] | pa.Array]]:
     distinct = keys.dictionary_encode()
     hashes = engine.router.hashes.get_many(distinct.dictionary.to_pylist())
     count = len(state.slots)
     targets = pa.array([hashed % count for hashed in hashes], pa.int32()).take(distinct.indices)
     order = pc.sort_indices(targets)  # stable: rows of a partition keep their order
     runs = pc.run_end_encode(targets.take(order))
-    plan: list[tuple[int, Sequence[int]]] = []
+    plan: list[tuple[int, Sequence[int] | pa.Array]] = []
     start = 0
     for where, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         plan.append((where, order.slice(start, stop - start)))

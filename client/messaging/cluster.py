@@ -65,7 +65,10 @@ class TopicView(NamedTuple):
     """Address of each partition's owner; empty: not known."""
 
 
-Call = Callable[["BrokerAsyncStub", float], Awaitable[T]]
+Call = Callable[
+    ["BrokerAsyncStub", float],  # pyright: ignore[reportGeneralTypeIssues]
+    Awaitable[T],
+]
 """One RPC against a stub with a timeout in seconds."""
 
 

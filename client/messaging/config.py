@@ -191,7 +191,7 @@ class ProducerConfig:
         self._check_relations()
 
     def _check_choices(self) -> None:
-        if self.acks not in ("all", "-1", "0", "1", -1, 0, 1) or isinstance(self.acks, bool):
+        if isinstance(self.acks, bool) or self.acks not in ("all", "-1", "0", "1", -1, 0, 1):
             raise _fail("acks", self.acks, "'all', 1 or 0")
         if self.enable_idempotence not in (None, True, False):
             raise _fail("enable_idempotence", self.enable_idempotence, "True or False")

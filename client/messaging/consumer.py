@@ -35,7 +35,7 @@ When = datetime | int | float
 """A point in time: an aware datetime or epoch milliseconds."""
 
 
-def epoch_ms(when: When) -> int:
+def epoch_ms(when: object) -> int:
     """Epoch milliseconds; a datetime without time zone is refused as ambiguous."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
@@ -46,6 +46,12 @@ def epoch_ms(when: When) -> int:
     if isinstance(when, bool) or not isinstance(when, (int, float)) or when < 0:
         raise ConfigError(f"{when!r} is no point in time")
     return int(when)
+
+
+def check_offset(offset: object) -> None:
+    """ConfigError unless `offset` is a whole number from 0 on."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise ConfigError(f"offset {offset!r} is not allowed", hint="offsets start at 0")
 
 
 class AsyncConsumer:
@@ -148,8 +154,7 @@ class AsyncConsumer:
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`; buffered records of the partition are dropped (F8)."""
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ConfigError(f"offset {offset!r} is not allowed", hint="offsets start at 0")
+        check_offset(offset)
         fetcher = self._open() if not self._assigned and not self._topics else await self._ready()
         fetcher.seek(TopicPartition(*partition), offset)
         self._forget([partition])

@@ -33,7 +33,7 @@ from octavo.client.messaging.delivery import (
     SenderSettings,
     Stop,
 )
-from octavo.client.messaging.early import EarlySends
+from octavo.client.messaging.early import Early, EarlySends
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.partitioner import StickyChoice
 from octavo.client.messaging.produce_link import ProduceLink
@@ -106,7 +106,7 @@ class ProducerEngine:
         self.closed: OctavoError | None = None
         self.acks0_lost = 0
         """Streams lost by a producer that awaits no replies (A4)."""
-        self._failed: list[Batch] = []
+        self._failed: list[Batch | Early] = []
         self._failed_uncounted = 0
         self._codec = Codec.LZ4 if config.compression_type == "lz4" else Codec.NONE
         self._tasks = TaskOwner("octavo-producer")
@@ -368,7 +368,7 @@ class ProducerEngine:
         """Run a task that ends with the engine."""
         return self._tasks.spawn(coro, name=name)
 
-    def note_failure(self, batch: Batch) -> None:
+    def note_failure(self, batch: Batch | Early) -> None:
         """Remember failed batches until somebody looked at them, so that close() can tell (U2)."""
         if batch.observed:
             return

@@ -163,18 +163,18 @@ def checked_choice(
     partitions: int,
 ) -> int:
     """The result of a custom partitioner; InvalidPartition when it is no partition (P6, F033)."""
-    chosen: object = chooser(topic, key, value, headers, partitions)
-    if isinstance(chosen, bool) or not isinstance(chosen, int):
-        raise InvalidPartition(
-            f"the partitioner returned {chosen!r} for topic {topic!r}",
-            hint="return an int from 0 to partitions - 1",
-        )
+    chosen = chooser(topic, key, value, headers, partitions)
     check_partition(topic, chosen, partitions)
     return chosen
 
 
-def check_partition(topic: str, partition: int, partitions: int) -> None:
-    """P1: raise InvalidPartition unless 0 <= partition < partitions."""
+def check_partition(topic: str, partition: object, partitions: int) -> None:
+    """P1: raise InvalidPartition unless `partition` is a number from 0 to partitions - 1."""
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidPartition(
+            f"partition {partition!r} of topic {topic!r} is no number",
+            hint="use an int from 0 to partitions - 1",
+        )
     if not 0 <= partition < partitions:
         raise InvalidPartition(
             f"partition {partition} of topic {topic!r} does not exist",

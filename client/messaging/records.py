@@ -56,7 +56,10 @@ class RecordMetadata(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-_new_record: Callable[[tuple[object, ...]], Record] = partial(tuple.__new__, Record)
+_new_record: Callable[[tuple[object, ...]], Record] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Record,
+)
 
 
 def make_records(

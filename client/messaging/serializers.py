@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from octavo.client.messaging.config import Serializer
 from octavo.runtime.errors import ConfigError, InvalidRecord
 
 ToBytes = Callable[[object], bytes | None]
-_BYTES_LIKE = (bytearray, memoryview)
 
 
 def json_bytes(value: object) -> bytes:
@@ -32,8 +32,10 @@ def plain(what: str) -> ToBytes:
             return value
         if isinstance(value, str):
             return value.encode()
-        if isinstance(value, (bytes, *_BYTES_LIKE)):
+        if isinstance(value, (bytes, bytearray)):
             return bytes(value)
+        if isinstance(value, memoryview):
+            return value.tobytes()
         raise _type_error(what, value)
 
     return to_bytes
@@ -86,16 +88,13 @@ def _checked(serializer: Serializer) -> ToBytes:
 def header_list(headers: object) -> list[tuple[str, bytes | None]]:
     """Headers as given (pairs, duplicates allowed, or a mapping) in the stored form."""
     if isinstance(headers, Mapping):
-        pairs: Iterable[object] = headers.items()
+        pairs = list(cast("Mapping[object, object]", headers).items())
     elif isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
-        pairs = headers
+        pairs = [_pair(item) for item in cast("Iterable[object]", headers)]
     else:
         raise TypeError("headers must be a list of (str, bytes) pairs or a mapping")
     out: list[tuple[str, bytes | None]] = []
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(f"header {pair!r} is not a (str, bytes) pair")
-        name, value = pair
+    for name, value in pairs:
         if not isinstance(name, str) or not name:
             raise InvalidRecord(f"header name {name!r} must be a non-empty str")
         name.encode()  # a name that is no valid text fails here, not when its batch is encoded
@@ -107,6 +106,12 @@ def header_list(headers: object) -> list[tuple[str, bytes | None]]:
             )
         out.append((name, value))
     return out
+
+
+def _pair(item: object) -> tuple[object, object]:
+    if not isinstance(item, tuple) or len(cast("tuple[object, ...]", item)) != 2:
+        raise TypeError(f"header {item!r} is not a (str, bytes) pair")
+    return cast("tuple[object, object]", item)
 
 
 def headers_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:

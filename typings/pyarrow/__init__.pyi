@@ -3,7 +3,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, BinaryIO, Self, overload
 
-from pyarrow import compute as compute, csv as csv, ipc as ipc
+from pyarrow import compute as compute, csv as csv, ipc as ipc, types as types
 
 class ArrowException(Exception): ...
 class ArrowInvalid(ValueError, ArrowException): ...
@@ -107,6 +107,7 @@ class Array:
 class DictionaryArray(Array):
     indices: Array
     dictionary: Array
+    def dictionary_decode(self) -> Array: ...
     @staticmethod
     def from_arrays(indices: Array, dictionary: Array) -> DictionaryArray: ...
 

@@ -1,0 +1,135 @@
+"""Settings of the SDK: names, ranges, relations (U4, F041, F043, I4, A5)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from octavo.client.messaging.aio import AsyncClient, consumer_config, producer_config
+from octavo.client.messaging.config import ClientConfig, ProducerConfig, parse_servers
+from octavo.client.messaging.consumer import epoch_ms
+from octavo.runtime.errors import ConfigError
+
+CLIENT = ClientConfig()
+
+
+def test_defaults_are_those_of_the_interface() -> None:
+    config = producer_config(CLIENT, {})
+    assert (config.linger_ms, config.batch_size, config.compression_type) == (5, 65536, "lz4")
+    assert (config.acks_number, config.idempotent) == (-1, True)
+    assert config.delivery_timeout_ms == 120_000
+    assert consumer_config(CLIENT, None, {}).auto_offset_reset == "latest"
+
+
+def test_f043_dotted_and_snake_case_names_are_the_same() -> None:
+    assert producer_config(CLIENT, {"linger.ms": 7}) == producer_config(CLIENT, {"linger_ms": 7})
+    with pytest.raises(ConfigError, match="given twice"):
+        producer_config(CLIENT, {"linger.ms": 7, "linger_ms": 7})
+
+
+def test_f043_unknown_key_names_the_closest() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'linger_msec'") as caught:
+        producer_config(CLIENT, {"linger_msec": 7})
+    assert "did you mean 'linger_ms'?" in caught.value.hint
+
+
+def test_client_settings_are_inherited_and_overridable() -> None:
+    client = ClientConfig(request_timeout_ms=1000)
+    assert producer_config(client, {}).request_timeout_ms == 1000
+    assert producer_config(client, {"request_timeout_ms": 2000}).request_timeout_ms == 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("linger_ms", -1),
+        ("linger_ms", "5"),
+        ("linger_ms", True),
+        ("batch_size", 5 << 20),
+        ("compression_type", "zip"),
+        ("acks", 2),
+        ("acks", True),
+        ("partitioner", "random"),
+        ("serializer", "pickle"),
+        ("max_request_size", 2 << 20),
+        ("buffer_memory", 1000),
+        ("enable_idempotence", "yes"),
+    ],
+)
+def test_bad_producer_values_name_the_setting(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        producer_config(CLIENT, {name: value})
+
+
+def test_i4_delivery_timeout_must_cover_linger_and_request() -> None:
+    with pytest.raises(ConfigError, match="delivery_timeout_ms=30000 is less than"):
+        ProducerConfig(delivery_timeout_ms=30_000, request_timeout_ms=30_000, linger_ms=1)
+
+
+def test_a5_idempotence_needs_all_acks(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match="acks='all'"):
+        producer_config(CLIENT, {"enable_idempotence": True, "acks": 1})
+    with caplog.at_level(logging.INFO, "octavo.client"):
+        assert not producer_config(CLIENT, {"acks": 1}).idempotent
+    assert len(caplog.records) == 1
+    assert producer_config(CLIENT, {"acks": "-1"}).idempotent
+
+
+def test_f041_more_than_five_in_flight_needs_idempotence_off() -> None:
+    with pytest.raises(ConfigError, match="at most 5"):
+        producer_config(CLIENT, {"max_in_flight_requests_per_connection": 6})
+    config = producer_config(
+        CLIENT, {"max_in_flight_requests_per_connection": 6, "enable_idempotence": False}
+    )
+    assert not config.idempotent
+
+
+def test_what_comes_later_is_said_clearly() -> None:
+    client = AsyncClient("localhost")
+    with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
+        client.consumer("orders", group="billing")
+    with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
+        client.consumer("orders", group_id="billing")
+    with pytest.raises(ConfigError, match="transactions are not part of this version"):
+        client.producer(transactional_id="t")
+    with pytest.raises(ConfigError, match="isolation_level"):
+        client.consumer("orders", isolation_level="read_committed")
+    with pytest.raises(ConfigError, match="check_crcs"):
+        client.consumer("orders", check_crcs=False)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none", "by_time:1700000000000"])
+def test_f6_reset_policies(policy: str) -> None:
+    assert consumer_config(CLIENT, None, {"auto_offset_reset": policy})
+
+
+@pytest.mark.parametrize("policy", ["first", "by_time:x", 5])
+def test_f6_other_reset_policies_are_refused(policy: object) -> None:
+    with pytest.raises(ConfigError, match="auto_offset_reset"):
+        consumer_config(CLIENT, None, {"auto_offset_reset": policy})
+
+
+def test_servers() -> None:
+    assert parse_servers("a:1, b") == ("a:1", "b:7650")
+    assert parse_servers(["[::1]", "[::1]:9", "a:1", "a:1"]) == ("[::1]:7650", "[::1]:9", "a:1")
+    for bad in ("", " , ", "a:b", ":1", "a:70000"):
+        with pytest.raises(ConfigError):
+            parse_servers(bad)
+
+
+def test_times_need_a_zone() -> None:
+    from datetime import UTC, datetime
+
+    assert epoch_ms(datetime(2026, 1, 1, tzinfo=UTC)) == 1767225600000
+    assert epoch_ms(5) == 5
+    for bad in (datetime(2026, 1, 1), -1, True, "now"):
+        with pytest.raises(ConfigError):
+            epoch_ms(bad)
+
+
+def test_reader_start_is_checked_at_once() -> None:
+    client = AsyncClient("localhost")
+    for bad in ("first", -1, True):
+        with pytest.raises(ConfigError, match="start"):
+            client.reader("orders", start=bad)

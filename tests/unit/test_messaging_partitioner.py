@@ -1,0 +1,180 @@
+"""Partition choice, exact (spec groups §1, F033-F036)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.client.messaging import partitioner
+from octavo.client.messaging.bulk_hash import positive_hashes
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.delivery import Partition
+from octavo.client.messaging.accumulator import Row, Slot
+from octavo.client.messaging.partitioner import (
+    POSITIVE,
+    KeyHashes,
+    StickyChoice,
+    checked_choice,
+    murmur2,
+    partition_of,
+)
+from octavo.client.messaging.routing import Router, TopicState
+from octavo.runtime.entropy import SeededEntropy
+from octavo.runtime.errors import InvalidPartition
+
+VECTORS: list[tuple[bytes, int, tuple[int, int, int, int, int]]] = [
+    (b"", 275646681, (0, 3, 1, 9, 31)),
+    (b"a", -1563381124, (1, 4, 4, 4, 24)),
+    (b"21", -973932308, (0, 0, 0, 0, 40)),
+    (b"abc", 479470107, (0, 3, 7, 3, 7)),
+    (b"foobar", -790332482, (0, 0, 6, 6, 16)),
+    (b"a-little-bit-long-string", -985981536, (2, 2, 2, 8, 12)),
+    (b"user-123", -1468255980, (2, 2, 8, 8, 18)),
+    (b"user_123", -1159050033, (2, 5, 5, 11, 15)),
+    (b"\xff\xfe\xfd", 998637092, (2, 2, 2, 8, 42)),
+    ("größe".encode(), 588164084, (2, 2, 4, 8, 34)),
+    ("日本".encode(), -700811021, (0, 3, 7, 3, 27)),
+]
+
+
+@pytest.mark.parametrize(("key", "signed", "partitions"), VECTORS)
+def test_p3_vectors(key: bytes, signed: int, partitions: tuple[int, ...]) -> None:
+    assert murmur2(key) == signed & 0xFFFFFFFF
+    assert tuple(partition_of(key, n) for n in (3, 6, 10, 12, 50)) == partitions
+    assert positive_hashes([key]) == [signed & POSITIVE]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=60))
+def test_bulk_hashing_equals_the_loop(keys: list[bytes]) -> None:
+    assert positive_hashes(keys) == [murmur2(key) & POSITIVE for key in keys]
+
+
+def test_murmur2_of_a_long_key_uses_the_same_rules() -> None:
+    key = bytes(range(256)) * 3
+    assert positive_hashes([key]) == [murmur2(key) & POSITIVE]
+
+
+def test_key_cache_is_bounded_and_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioner, "KEY_CACHE_ENTRIES", 10)
+    hashes = KeyHashes()
+    keys = [b"k%d" % i for i in range(25)]
+    assert hashes.get_many([*keys, *keys]) == [murmur2(key) & POSITIVE for key in keys] * 2
+    assert [hashes.get(key) for key in keys] == [murmur2(key) & POSITIVE for key in keys]
+    assert len(hashes) <= 10
+    hashes.get(b"x" * 1000)
+    assert b"x" * 1000 not in hashes._known
+
+
+def test_many_new_keys_go_through_the_vectorised_path() -> None:
+    keys = [b"key-%d" % i for i in range(partitioner.BULK_MIN_KEYS * 2)]
+    assert KeyHashes().get_many(keys) == [murmur2(key) & POSITIVE for key in keys]
+
+
+def state_of(partitions: int, *, batch_size: int = 65536) -> TopicState:
+    state = TopicState("t", StickyChoice(batch_size, SeededEntropy(3)))
+    state.slots = [Slot(Partition("t", number)) for number in range(partitions)]
+    return state
+
+
+def test_f036_sticky_is_even_within_ten_percent() -> None:
+    state = state_of(8)
+    router = Router(ProducerConfig())
+    row = Row(0, None, b"x", (), 124)
+    counts: Counter[int] = Counter()
+    for _ in range(100_000):
+        where = router.choose(state, None, row).partition
+        counts[where] += 1
+        closed = state.sticky._bytes + 124 >= 65536
+        state.sticky.added(124, batch_closed=closed)
+    assert len(counts) == 8
+    assert max(counts.values()) <= 12_500 * 1.1
+    assert min(counts.values()) >= 12_500 * 0.9
+
+
+def test_p5_sticky_moves_on_a_closed_full_batch_or_at_twice_the_size() -> None:
+    sticky = StickyChoice(100, SeededEntropy(1))
+    sticky.choose(4, lambda _: 0, [])
+    assert not sticky.added(99, batch_closed=True)
+    assert not sticky.added(50, batch_closed=False)
+    assert sticky.added(51, batch_closed=False)
+    sticky.choose(4, lambda _: 0, [])
+    assert sticky.added(100, batch_closed=True)
+
+
+def test_p5_only_partitions_with_a_live_owner_are_chosen() -> None:
+    sticky = StickyChoice(1, SeededEntropy(1))
+    chosen = {sticky.choose(6, lambda _: 0, [1, 4]) for _ in range(20)}
+    assert chosen == {1, 4}
+
+
+def test_p5_long_queues_get_less() -> None:
+    sticky = StickyChoice(1, SeededEntropy(1))
+    counts = Counter(sticky.choose(2, lambda p: 9 if p == 0 else 0, []) for _ in range(1000))
+    assert counts[1] > 4 * counts[0] > 0
+
+
+def test_keyed_records_never_move_the_sticky_choice() -> None:
+    state = state_of(6)
+    router = Router(ProducerConfig())
+    keyless = Row(0, None, b"", (), 30)
+    first = router.choose(state, None, keyless)
+    for number in range(50):
+        row = Row(0, b"k%d" % number, b"", (), 70_000)
+        assert router.choose(state, None, row).partition == partition_of(b"k%d" % number, 6)
+    assert router.choose(state, None, keyless) is first
+
+
+def test_p6_round_robin_is_exact() -> None:
+    state = state_of(5)
+    router = Router(ProducerConfig(partitioner="round_robin"))
+    row = Row(0, None, b"", (), 30)
+    chosen = [router.choose(state, None, row).partition for _ in range(10)]
+    assert chosen == [0, 1, 2, 3, 4] * 2
+    groups = {
+        slot.partition: list(rows)
+        for slot, rows in router.group(state, None, None, [b""] * 7, None, [30] * 7)
+    }
+    assert groups == {0: [0, 5], 1: [1, 6], 2: [2], 3: [3], 4: [4]}
+    assert router.choose(state, None, row).partition == 2
+
+
+def test_p1_explicit_partition_wins_and_is_checked() -> None:
+    state = state_of(3)
+    router = Router(ProducerConfig())
+    assert router.choose(state, 2, Row(0, b"a", b"", (), 1)).partition == 2
+    for bad in (3, -1, True, "1"):
+        with pytest.raises(InvalidPartition):
+            router.choose(state, bad, Row(0, b"a", b"", (), 1))  # type: ignore[arg-type]
+
+
+def test_p6_callable_is_validated() -> None:
+    assert checked_choice(lambda *_: 1, "t", None, b"", (), 2) == 1
+    for bad in (2, -1, True, None, "0"):
+        with pytest.raises(InvalidPartition):
+            checked_choice(lambda *_, bad=bad: bad, "t", None, b"", (), 2)  # type: ignore[misc, arg-type]
+
+
+def test_grouped_rows_equal_single_choices() -> None:
+    keys: list[bytes | None] = [b"k%d" % (i % 13) for i in range(300)]
+    router = Router(ProducerConfig())
+    groups = router.group(state_of(4), None, keys, [b""] * 300, None, [30] * 300)
+    for slot, rows in groups:
+        assert list(rows) == sorted(rows)
+        for row in rows:
+            key = keys[row]
+            assert key is not None
+            assert partition_of(key, 4) == slot.partition
+
+
+def test_grouped_keyless_rows_fill_one_batch_after_the_other() -> None:
+    state = state_of(4, batch_size=100)
+    router = Router(ProducerConfig())
+    groups = [
+        (slot.partition, list(rows))
+        for slot, rows in router.group(state, None, None, [b""] * 10, None, [30] * 10)
+    ]
+    assert [rows for _, rows in groups] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len({where for where, _ in groups}) == 3
