@@ -1,1 +1,1 @@
-"""(see DESIGN.md)"""
+"""The broker: owns partitions, gives records offsets, keeps nothing (see DESIGN.md)."""

@@ -22,6 +22,7 @@ from octavo.runtime.errors import (
     NoSuchLedger,
     NotLeader,
     OctavoError,
+    RetriableError,
     UnknownOutcome,
     UnknownTopic,
     VersionConflict,
@@ -229,7 +230,12 @@ class SegmentChain:
         due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)
         gone = [item for item in due if await self._delete(item.ledger_id)]
         if gone:
-            await self._cas(lists.without_trash(self.state, gone))
+            try:
+                await self._cas(lists.without_trash(self.state, gone))
+            except RetriableError as error:
+                if isinstance(error, NotLeader):
+                    raise
+                _log.info("trash-not-forgotten", partition=str(self._name), cause=error.cause)
         return len(gone)
 
     async def _delete(self, ledger_id: LedgerId) -> bool:

@@ -61,7 +61,8 @@ class BrokerConfig(FrozenSettings):
     snapshot_interval_bytes: int = Field(default=32 * _MIB, ge=64 * _KIB)
     """Bounds what a new owner replays after a crash, also when batches are large."""
     producer_expiration_ms: int = Field(default=86_400_000, ge=1_000)
-    max_producers_per_partition: int = Field(default=20_000, ge=1)
+    max_producers_per_partition: int = Field(default=20_000, ge=1, le=30_000)
+    """A snapshot of all of them must fit one entry (E-4)."""
 
     tail_cache_bytes: int = Field(default=64 * _MIB, ge=0)
     cold_cache_bytes: int = Field(default=32 * _MIB, ge=_MIB)

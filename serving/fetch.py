@@ -33,6 +33,8 @@ class _Slot:
     asked: pb.FetchPartition
     shell: PartitionShell | None = None
     error: OctavoError | None = None
+    available: int = 0
+    """Bytes that could be read at the last look."""
 
     @property
     def max_bytes(self) -> int:
@@ -78,17 +80,18 @@ class Fetcher:
         max_wait_ms = min(max(0, request.max_wait_ms), self._config.fetch_max_wait_ms)
         deadline_s = self._clock.monotonic() + max_wait_ms / 1000
         slots = await self._resolve(request.partitions, max_wait_ms / 1000)
+        max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
+        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
         shells = {slot.shell for slot in slots if slot.shell is not None}
         for shell in shells:
             shell.watch(self._look.set)
         try:
-            available = await self._wait(slots, max(0, request.min_bytes), deadline_s)
+            min_bytes = max(0, min(request.min_bytes, max_bytes))
+            await self._wait(slots, min_bytes, deadline_s)
         finally:
             for shell in shells:
                 shell.unwatch(self._look.set)
-        max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
-        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
-        reserved = min(max_bytes, available)
+        reserved = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
         await self._budget.take(reserved)
         try:
             reply = await self._read(request, slots, max_bytes)
@@ -127,20 +130,21 @@ class Fetcher:
         except OctavoError as error:
             slot.error = error
 
-    async def _wait(self, slots: list[_Slot], min_bytes: int, deadline_s: float) -> int:
-        """Wait as F1 says; returns how many bytes can be read now."""
+    async def _wait(self, slots: list[_Slot], min_bytes: int, deadline_s: float) -> None:
+        """Wait as F1 says."""
         while True:
             self._look.clear()
             available = self._look_at(slots)
             left_s = deadline_s - self._clock.monotonic()
             failed = any(slot.error is not None for slot in slots)
             if available >= min_bytes or failed or left_s <= 0 or self._hurry:
-                return available
+                return
             try:
                 async with asyncio.timeout(left_s):
                     await self._look.wait()
             except TimeoutError:
-                return self._look_at(slots)
+                self._look_at(slots)
+                return
 
     def _look_at(self, slots: list[_Slot]) -> int:
         available = 0
@@ -154,7 +158,8 @@ class Fetcher:
                     raise slot.shell.gone or NotLeader(f"{slot.shell.name} is not served here now")
                 view = slot.shell.view()
                 check_offset(view, asked.offset)
-                available += min(available_bytes(view, asked.offset), slot.max_bytes)
+                slot.available = available_bytes(view, asked.offset)
+                available += slot.available
             except OctavoError as error:
                 slot.error = error
         return available

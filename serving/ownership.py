@@ -26,6 +26,8 @@ REFRESH_PAUSE_S = 0.1
 """Watch events within this time are answered by one refresh of the owner hints (F143)."""
 REACQUIRE_RETRY_S = 0.5
 BALANCE_STEP_S = 1.0
+PULSE_S = 0.25
+"""How often the process proves to itself that it was not paused (F148)."""
 
 _log = get_logger("octavo.serving.ownership")
 
@@ -83,6 +85,7 @@ class Ownership:
         self._acquiring: dict[int, asyncio.Task[bool | OctavoError]] = {}
         self._hints_dirty = asyncio.Event()
         self._session_changed = asyncio.Event()
+        self._pulse_s = clock.monotonic()
         self._unsubscribe: list[Callable[[], None]] = []
 
     # --- life ---------------------------------------------------------------------------------
@@ -97,6 +100,7 @@ class Ownership:
         self._tasks.spawn(self._follow_hints(), name="hints")
         self._tasks.spawn(self._follow_session(), name="session")
         self._tasks.spawn(self._balance(), name="balance")
+        self._tasks.spawn(self._pulse(), name="pulse")
 
     async def close(self) -> None:
         """Release every bundle; their partitions were unloaded before."""
@@ -114,8 +118,13 @@ class Ownership:
     # --- questions ----------------------------------------------------------------------------
 
     def owns(self, bundle: int) -> bool:
-        """Whether partitions of the bundle may be served right now (G3)."""
-        return bundle in self._held
+        """Whether partitions of the bundle may be served right now (G3).
+
+        Not after a pause as long as the session, until the store confirmed it: somebody else may
+        own the bundle since (F148).
+        """
+        paused_s = self._clock.monotonic() - self._pulse_s
+        return bundle in self._held and paused_s < self._config.session_timeout_s
 
     @property
     def held(self) -> frozenset[int]:
@@ -142,9 +151,9 @@ class Ownership:
 
         Raises MetadataUnavailable, or NotLeader while the bundle is on the move.
         """
-        if bundle in self._held:
+        if self.owns(bundle):
             return Located(self._me.broker_id, self._me.address, redirect=False)
-        if bundle in self._closing or bundle in self._lost:
+        if bundle in self._closing or bundle in self._lost or bundle in self._held:
             raise NotLeader(f"bundle {bundle} is moving, ask again")
         owner = await self._registry.owner(bundle)
         if owner is not None and owner != self._mine:
@@ -215,6 +224,18 @@ class Ownership:
                 except OctavoError as error:
                     _log.info("bundle-not-taken-back", cause=error.cause)
                     await self._clock.sleep(REACQUIRE_RETRY_S)
+
+    async def _pulse(self) -> None:
+        while True:
+            await self._clock.sleep(PULSE_S)
+            paused_s = self._clock.monotonic() - self._pulse_s
+            if paused_s >= self._config.session_timeout_s:
+                _log.warning("process-was-paused", seconds=round(paused_s, 1))
+                try:
+                    await self._store.barrier()
+                except OctavoError:
+                    continue
+            self._pulse_s = self._clock.monotonic()
 
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""

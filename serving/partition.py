@@ -381,9 +381,9 @@ class PartitionShell:
             await self._open_next()
         if self._sealed is not None:
             await self._publish(open_new=False)
+        self._answer_rolls(None)
         if not self._closing.is_set():
             await self._chain.sweep_trash(self._config.trash_delay_ms)
-        self._answer_rolls(None)
 
     async def _failed_step(self, error: OctavoError) -> bool:
         """React to a failed step; False ends the driver."""

@@ -27,6 +27,8 @@ from octavo.serving.topic_config import settings_of
 from octavo.serving.topic_directory import TopicDirectory
 
 CONCURRENT_CLOSES = 64
+FAILED_LOAD_S = 0.5
+"""A load that just failed is not tried again sooner; its error is the answer meanwhile."""
 
 _log = get_logger("octavo.serving.registry")
 
@@ -51,6 +53,8 @@ class PartitionRegistry:
         self._ownership = ownership
         self._served: dict[_Key, _Served] = {}
         self._loading: dict[_Key, asyncio.Task[OctavoError | None]] = {}
+        self._failed: dict[_Key, tuple[OctavoError, float]] = {}  # error, until when it holds
+        self._slow: set[_Key] = set()  # loads that outlasted somebody's patience already
         self._tasks = TaskOwner("partitions")
         self._stopping = False
 
@@ -72,8 +76,13 @@ class PartitionRegistry:
             return None
         return served.shell
 
-    async def resolve(self, topic: str, partition: int, wait_s: float) -> PartitionShell:
+    async def resolve(
+        self, topic: str, partition: int, wait_s: float, *, brief: bool = False
+    ) -> PartitionShell:
         """The shell, loading it if the bundle is ours, for at most `wait_s`.
+
+        `brief`: a load that outlasted one wait is not waited for again, so that a partition that
+        cannot be loaded does not hold up the others of its stream (BP-4).
 
         Raises UnknownTopic, InvalidPartition, NotLeader (with the owner when known), or why the
         partition cannot be loaded.
@@ -85,9 +94,14 @@ class PartitionRegistry:
         bundle = self.bundle(found.topic_id, partition)
         if not self._ownership().owns(bundle):
             raise self._elsewhere(topic, partition, bundle)
+        key = (topic, partition)
+        failed = self._failed.get(key)
+        if failed is not None and self._deps.clock.monotonic() < failed[1]:
+            raise failed[0]
         task = self._load(found, partition, bundle)
-        done, _ = await asyncio.wait({task}, timeout=wait_s)
+        done, _ = await asyncio.wait({task}, timeout=0 if key in self._slow and brief else wait_s)
         if not done:
+            self._slow.add(key)
             raise NotLeader(f"{topic}-{partition} is being recovered, ask again")  # I9
         error = None if task.cancelled() else task.result()
         if error is not None:
@@ -119,8 +133,18 @@ class PartitionRegistry:
         if task is None:
             task = self._tasks.spawn(self._open(topic, partition, bundle), name=f"load {key}")
             self._loading[key] = task
-            task.add_done_callback(lambda _: self._loading.pop(key, None))
+            task.add_done_callback(lambda done: self._loaded(key, done))
         return task
+
+    def _loaded(self, key: _Key, task: asyncio.Task[OctavoError | None]) -> None:
+        self._loading.pop(key, None)
+        self._slow.discard(key)
+        self._failed.pop(key, None)
+        error = None if task.cancelled() or task.exception() is not None else task.result()
+        if error is not None and not self._stopping:
+            now_s = self._deps.clock.monotonic()
+            self._failed = {k: v for k, v in self._failed.items() if v[1] > now_s}
+            self._failed[key] = (error, now_s + FAILED_LOAD_S)
 
     async def _open(self, topic: Topic, partition: int, bundle: int) -> OctavoError | None:
         name = PartitionName(topic.name, topic.topic_id, partition)

@@ -26,7 +26,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.errors import ConfigError, InvalidRequest, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.admin import AdminService
@@ -153,7 +153,7 @@ class BrokerServer:
             )
         )
         self._server = server
-        port = server.add_insecure_port(f"{config.host}:{config.port}")
+        port = self._listen(server)
         self.address = config.advertised_address or f"{config.host}:{port}"
         me = BrokerInfo(
             config.broker_id, self.address, self._entropy.token(), self._clock.wall_ms()
@@ -205,6 +205,15 @@ class BrokerServer:
         self._tasks.spawn(self._follow_topics(), name="topics")
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
+
+    def _listen(self, server: grpc.aio.Server) -> int:
+        where = f"{self.config.host}:{self.config.port}"
+        try:
+            return server.add_insecure_port(where)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {where}", hint="choose a free port, or --port 0"
+            ) from error
 
     async def stop(self) -> None:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""

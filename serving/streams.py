@@ -96,7 +96,9 @@ class ProduceStream:
             try:
                 shell = self._registry.find(one.topic, one.partition)
                 if shell is None:
-                    shell = await self._registry.resolve(one.topic, one.partition, LOAD_WAIT_S)
+                    shell = await self._registry.resolve(
+                        one.topic, one.partition, LOAD_WAIT_S, brief=True
+                    )
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
             except OctavoError as error:

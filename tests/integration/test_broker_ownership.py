@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
+from octavo.runtime.errors import NotLeader
 from tests.serving_rig import make_batch, until
 from tests.serving_server import (
     Client,
@@ -55,7 +56,7 @@ async def produce_somewhere(cluster: Loopback, partition: int, payload: bytes) -
             (ack,) = await clients[address].produce(batch_of(payload, partition=partition))
             if not ack.HasField("error"):
                 return ack.base_offset
-            assert ack.error.code == "NOT_LEADER", ack.error
+            assert ack.error.code in ("NOT_LEADER", "READ_UNKNOWN"), ack.error
             await asyncio.sleep(0.01)
 
 
@@ -185,6 +186,42 @@ async def test_partition_that_had_another_owner_during_a_lost_session_is_dropped
     assert await read_values(cluster, 0) == [b"a", b"b"]
     current = [s for server in cluster.servers for s in server.registry.shells()]
     assert all(s is not shell for s in current)
+
+
+async def test_f148_paused_process_serves_nothing_until_its_session_is_confirmed(
+    cluster: Loopback,
+) -> None:
+    client = await cluster.broker("broker-1")
+    await create_topic(client, partitions=1)
+    await produce_somewhere(cluster, 0, make_batch([b"a"]))
+    ownership = cluster.servers[0].ownership
+    ownership._pulse_s -= 60  # pyright: ignore[reportPrivateUsage]
+    fetched = await client.fetch(fetch_of(0))
+    assert fetched.partitions[0].error.code == "NOT_LEADER"
+    assert await read_values(cluster, 0) == [b"a"]  # soon confirmed
+
+
+async def test_partition_that_cannot_be_loaded_does_not_hold_up_its_stream(
+    cluster: Loopback,
+) -> None:
+    """BP-4; A6: with too few bookies to fence, the new owner can only wait."""
+    client = await cluster.broker("broker-1")
+    await create_topic(client, partitions=2)
+    await produce_somewhere(cluster, 0, make_batch([b"a"]))
+    (shell,) = cluster.servers[0].registry.shells()
+    await cluster.servers[0].registry._drop(  # pyright: ignore[reportPrivateUsage]
+        shell, NotLeader("as after a crash")
+    )
+    await produce_somewhere(cluster, 1, make_batch([b"b"]))
+    cluster.bookies.live = 1
+    sent = [batch_of(make_batch([b"x"]), correlation=i) for i in range(50)]
+    async with asyncio.timeout(5):
+        acks = await client.produce(*sent)
+        assert {ack.error.code for ack in acks} <= {"READ_UNKNOWN", "NOT_LEADER"}
+        fetched = await client.fetch(fetch_of(0, partitions=(1,)))
+        assert len(fetched.partitions[0].batches) == 1  # reads of durable data go on
+    cluster.bookies.live = 3
+    assert await produce_somewhere(cluster, 0, make_batch([b"c"])) == 1
 
 
 async def test_topic_deleted_on_one_broker_is_gone_on_all(cluster: Loopback) -> None:
