@@ -10,6 +10,7 @@ import pytest
 from octavo import Client
 from octavo.chaos.toxiproxy import Link, ToxiproxyServer
 from octavo.runtime.entropy import SystemEntropy
+from octavo.runtime.errors import RequestTimedOut
 from octavo.supervisor.ports import choose_free
 from octavo.testing import LocalCluster
 
@@ -69,7 +70,7 @@ def test_two_cut_bookie_links_hold_writes_back_until_one_heals(
             links["bookie-1"].cut()
             links["bookie-2"].cut()
             waiting = [producer.send_nowait("held", str(n)) for n in range(1, 50)]
-            with pytest.raises(TimeoutError):
+            with pytest.raises(RequestTimedOut):
                 waiting[0].result(timeout=1.0)
             links["bookie-1"].heal()
             offsets = [future.result(timeout=60).offset for future in waiting]

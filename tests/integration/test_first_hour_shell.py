@@ -65,16 +65,17 @@ class Shell:
 
     def start(self, line: str) -> subprocess.Popen[str]:
         """Start a command that goes on; the caller ends it."""
-        return subprocess.Popen(
-            ["bash", "-c", f"exec {line}"],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr.txt").open("w"),
-            text=True,
-            start_new_session=True,
-        )
+        with (self.folder / "stderr.txt").open("w") as errors:
+            return subprocess.Popen(
+                ["bash", "-c", f"exec {line}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
 
 
 @pytest.fixture

@@ -83,8 +83,8 @@ def test_wrong_usage_is_exit_code_2_in_two_lines(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
-    assert "hint: " in captured.err or "exclude" in captured.err or "form" in captured.err
-    assert len(captured.err.splitlines()) <= 2
+    assert captured.err.splitlines()[1].startswith("hint: ")
+    assert len(captured.err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_wrong_usage_is_exit_code_2_in_two_lines(
 def test_no_cluster_is_exit_code_5_with_a_hint(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*words, "-b", NOWHERE, "--timeout", "1"]) == ExitCode.UNAVAILABLE
+    assert run([*words, "-b", NOWHERE, "--timeout", "0.3"]) == ExitCode.UNAVAILABLE
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[0].startswith("error: ")
@@ -126,7 +126,7 @@ def test_delete_without_yes_and_terminal_refuses(
 
 def test_closed_pipe_is_quiet() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "octavo", "--help"],
+        [sys.executable, "-m", "octavo"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

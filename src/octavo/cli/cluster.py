@@ -71,8 +71,8 @@ def up(
     before = read_cluster_file(data)
     spec = ClusterSpec(
         data_dir=data,
-        bookies=bookies or (before.bookies if before else DEFAULT_BOOKIES),
-        brokers=brokers or (before.brokers if before else DEFAULT_BROKERS),
+        bookies=_first(bookies, before.bookies if before else None, DEFAULT_BOOKIES),
+        brokers=_first(brokers, before.brokers if before else None, DEFAULT_BROKERS),
         port=port,
         metadata=metadata,
         bookie_settings=parse_settings(bookie_set or [], "--bookie-set"),
@@ -81,6 +81,13 @@ def up(
     )
     spec.validate()
     return _detached(spec) if detach else _serve(spec, control=control)
+
+
+def _first(asked: int | None, before: int | None, default: int) -> int:
+    """The first that is given."""
+    if asked is not None:
+        return asked
+    return before if before is not None else default
 
 
 def _serve(spec: ClusterSpec, *, control: bool) -> int:
@@ -107,7 +114,7 @@ def _serve(spec: ClusterSpec, *, control: bool) -> int:
             write_text(_welcome(cluster, spec.data_dir))
             note("Ctrl-C stops it; the data stays.")
 
-    note(f"octavo {spec.bookies} bookies, {spec.brokers} brokers; data in {spec.data_dir}")
+    note(f"starting bookies: {spec.bookies}, brokers: {spec.brokers}, data: {spec.data_dir}")
     asyncio.run(serve(spec, on_event=on_event, on_up=on_up, control=control))
     note("octavo stopped")
     return ExitCode.OK

@@ -77,7 +77,10 @@ def consume(
         raise ConfigError("--arrow and --format exclude each other")
     until_stopped = follow or begin.kind == "end"
     printed = 0
-    with connected(bootstrap, timeout) as client, client.consumer(auto_offset_reset="earliest") as consumer:
+    with (
+        connected(bootstrap, timeout) as client,
+        client.consumer(auto_offset_reset="earliest") as consumer,
+    ):
         places = _assign(client, consumer, topic, partition)
         ends = None if until_stopped else consumer.end_offsets(*places)
         _seek(consumer, places, begin)

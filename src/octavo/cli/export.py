@@ -41,10 +41,10 @@ def export(
         )
 
     with connected(bootstrap, timeout) as client:
-        partitions = client.admin.describe_topic(topic).partitions
+        partitions = client.admin.describe_topic(topic, timeout=timeout).partitions
         if roll:
             for partition in partitions:
-                client.admin.roll(topic, partition.partition)
+                client.admin.roll(topic, partition.partition, timeout=timeout)
     report = export_topic(bootstrap, topic, to, codec=codec, fmt=form, progress=progress)
     for partition_number, first, end in report.lost:
         note(

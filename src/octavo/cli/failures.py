@@ -57,7 +57,8 @@ def report(error: BaseException) -> ExitCode:
         traceback.print_exception(error, file=sys.stderr)
     code = exit_code_for(error)
     if isinstance(error, errors.OctavoError):
-        say_error(error.cause, error.hint)
+        usage_hint = "see the command's --help" if code is ExitCode.USAGE else ""
+        say_error(error.cause, error.hint or usage_hint)
     elif isinstance(error, KeyboardInterrupt):
         pass
     elif isinstance(error, OSError):

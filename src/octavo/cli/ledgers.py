@@ -17,7 +17,7 @@ from octavo.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from octavo.client.messaging import ClusterHealth, LedgerDescription
+    from octavo.client.messaging.admin import ClusterHealth, LedgerDescription
 
 ledger_app = typer.Typer(help="Look at ledgers.")
 cluster_app = typer.Typer(help="Look at the cluster.")
@@ -41,7 +41,7 @@ def health(
 ) -> int:
     """Say in one sentence whether records can be written; exit code 0 or 5."""
     with connected(bootstrap, timeout) as client:
-        found = client.admin.cluster_health()
+        found = client.admin.cluster_health(timeout=timeout)
     healthy, sentence = judge(found)
     if output is Format.TABLE:
         write_text(sentence + "\n")
@@ -68,7 +68,7 @@ def health(
 
 def judge(found: ClusterHealth) -> tuple[bool, str]:
     """Whether acknowledged writes are possible, and the sentence that says so."""
-    writable = sum(bookie.state == "rw" for bookie in found.bookies)
+    writable = found.writable_bookies
     read_only = len(found.bookies) - writable
     facts = f"{_count(len(found.brokers), 'broker')}, {_count(writable, 'writable bookie')}"
     if read_only:
@@ -106,7 +106,7 @@ def show(
 ) -> int:
     """Show state, ensembles and last entry of a ledger, and what each bookie holds of it."""
     with connected(bootstrap, timeout) as client:
-        found = client.admin.show_ledger(ledger_id)
+        found = client.admin.show_ledger(ledger_id, timeout=timeout)
     facts = _facts(found)
     holders: list[Row] = [
         {
@@ -128,4 +128,20 @@ def show(
 
 
 def _facts(found: LedgerDescription) -> Row:
-    return {}
+    """Bounds of each ensemble are inclusive; None: open at the end."""
+    nexts = [fragment.first_entry - 1 for fragment in found.fragments[1:]]
+    ensembles: list[Row] = [
+        {"first_entry": fragment.first_entry, "last_entry": last, "members": list(fragment.members)}
+        for fragment, last in zip(found.fragments, [*nexts, found.last_entry], strict=True)
+    ]
+    return {
+        "ledger": found.ledger_id,
+        "state": found.state,
+        "last_entry": found.last_entry,
+        "bytes": found.length,
+        "created_ms": found.created_ms,
+        "E/Qw/Qa": f"{found.ensemble_size}/{found.write_quorum}/{found.ack_quorum}",
+        "degraded": found.degraded,
+        "custom": dict(found.custom),
+        "ensembles": ensembles,
+    }

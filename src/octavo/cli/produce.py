@@ -6,7 +6,6 @@ import collections
 import json
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
@@ -20,11 +19,12 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
     parse_settings,
+    typed,
 )
 from octavo.runtime.errors import ConfigError, InvalidRecord
 
 if TYPE_CHECKING:
-    from octavo.client.messaging import RecordMetadata
+    from octavo.client.messaging import SendFuture
 
 PENDING_MAX = 10_000
 """Unacknowledged records kept; the producer's own buffer limit usually comes first."""
@@ -61,9 +61,9 @@ def produce(
     if key is not None and key_json is not None:
         raise ConfigError("--key and --key-json exclude each other")
     headers = [(name, value.encode()) for name, value in _pairs(header or [])]
-    config = parse_settings(settings or [], "-X")
+    config = typed(parse_settings(settings or [], "-X"))
     source = cast("BinaryIO", file) if file is not None else sys.stdin.buffer
-    pending: collections.deque[Future[RecordMetadata]] = collections.deque()
+    pending: collections.deque[SendFuture] = collections.deque()
     sent = 0
     with connected(bootstrap, timeout) as client, client.producer(**config) as producer:
         for number, line in enumerate(lines(source), 1):
@@ -84,7 +84,7 @@ def produce(
     return ExitCode.OK
 
 
-def _acknowledged(future: Future[RecordMetadata], verbose: bool) -> int:
+def _acknowledged(future: SendFuture, verbose: bool) -> int:
     meta = future.result()
     if verbose:
         write_text(

@@ -50,3 +50,12 @@ def parse_settings(pairs: list[str], option: str) -> dict[str, str]:
             raise ConfigError(f"{option} {pair!r} is not of the form KEY=VALUE")
         settings[key.strip()] = value.strip()
     return settings
+
+
+def typed(settings: dict[str, str]) -> dict[str, object]:
+    """Values as the SDK wants them: whole numbers and true or false are not text."""
+    words: dict[str, object] = {"true": True, "false": False}
+    return {
+        key: int(value) if value.lstrip("-").isdecimal() else words.get(value.lower(), value)
+        for key, value in settings.items()
+    }

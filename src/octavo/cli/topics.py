@@ -42,7 +42,9 @@ def create(
     settings = parse_settings(config or [], "--config")
     with connected(bootstrap, timeout) as client:
         try:
-            client.admin.create_topic(topic, partitions=partitions, config=settings)
+            client.admin.create_topic(
+                topic, partitions=partitions, config=settings, timeout=timeout
+            )
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
@@ -61,7 +63,7 @@ def list_topics(
 ) -> int:
     """List topics."""
     with connected(bootstrap, timeout) as client:
-        topics = client.admin.list_topics(include_internal=internal)
+        topics = client.admin.list_topics(include_internal=internal, timeout=timeout)
     rows: list[Row] = [
         {"topic": topic.name, "partitions": len(topic.partitions)} for topic in topics
     ]
@@ -78,10 +80,10 @@ def describe(
 ) -> int:
     """Show settings, owners and offsets of a topic."""
     with connected(bootstrap, timeout) as client:
-        found = client.admin.describe_topic(topic)
+        found = client.admin.describe_topic(topic, timeout=timeout)
         rows: list[Row] = []
         for partition in found.partitions:
-            log = client.admin.describe_log(topic, partition.partition)
+            log = client.admin.describe_log(topic, partition.partition, timeout=timeout)
             rows.append(
                 {
                     "partition": partition.partition,
@@ -115,6 +117,6 @@ def delete(
             raise ConfigError(f"topic {topic} was not deleted", hint="add --yes to delete its data")
         typer.confirm(f"Delete topic {topic} and everything in it?", abort=True, err=True)
     with connected(bootstrap, timeout) as client:
-        client.admin.delete_topic(topic)
+        client.admin.delete_topic(topic, timeout=timeout)
     note(f"deleted topic {topic}")
     return ExitCode.OK
