@@ -12,13 +12,14 @@ import asyncio
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from typing import NamedTuple
 
 import uvloop
+
+from bench import limits
 from octavo.client.ledger import LedgerClient, LedgerClientConfig, LedgerWriter, Quorum
 from octavo.metadata.connect import connect_store, root_of
 from octavo.metadata.embedded_server import EmbeddedMetadataServer
@@ -28,8 +29,6 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId
 from octavo.runtime.process import tune_malloc
-
-from bench import limits
 
 KIB = 1024
 BOOKIES = 3
@@ -124,7 +123,9 @@ async def measure(work: pathlib.Path, seconds: float, loads: tuple[Load, ...]) -
     metadata = EmbeddedMetadataServer(work / "metadata", clock)
     url = f"embedded://127.0.0.1:{await metadata.start(0)}/octavo"
     children = [
-        subprocess.Popen([sys.executable, "-c", _CHILD, f"b{i}", str(work / f"b{i}"), url])
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _CHILD, f"b{i}", str(work / f"b{i}"), url
+        )
         for i in range(BOOKIES)
     ]
     store = await connect_store(url, client_name="bench", clock=clock, entropy=entropy)
@@ -148,7 +149,7 @@ async def measure(work: pathlib.Path, seconds: float, loads: tuple[Load, ...]) -
         for child in children:
             child.terminate()
         for child in children:
-            child.wait()
+            await child.wait()
         await metadata.stop()
 
 

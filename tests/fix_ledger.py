@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest_asyncio
@@ -14,6 +15,16 @@ from octavo.metadata.store import MetadataStore
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from tests.fake_bookie import FakeBookie
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Let the loop run until `condition()` is true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not condition():
+        assert loop.time() < deadline, "the condition did not become true"
+        await asyncio.sleep(0.002)
+
 
 FAST = LedgerClientConfig(
     client_name="test",

@@ -21,19 +21,9 @@ from octavo.runtime.errors import (
     UnknownOutcome,
 )
 from octavo.runtime.ids import EntryId
-from tests.fix_ledger import FakeCluster
+from tests.fix_ledger import FakeCluster, until
 
 Q332 = Quorum(3, 3, 2)
-
-
-async def until(condition: object, timeout_s: float = 5.0) -> None:
-    """Let the loop run until `condition()` is true."""
-    assert callable(condition)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while not condition():
-        assert loop.time() < deadline, "the condition did not become true"
-        await asyncio.sleep(0.005)
 
 
 async def write(writer: LedgerWriter, *payloads: bytes) -> None:

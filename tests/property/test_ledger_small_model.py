@@ -1,8 +1,9 @@
-"""The small model of spec/ledger.md §4.6, searched exhaustively: one entry, one writer, one recoverer.
+"""The small model of spec/ledger.md §4.6, searched exhaustively.
 
-E = Qw = 3, Qa = 2. Messages arrive in any order or never; bookies crash, and may lose their disk. The
-question is one: can recovery close without the entry although the writer collects Qa copies of it? The
-protocol as specified says no in every reachable state; each weakened variant must say yes.
+One entry, one writer, one recoverer; E = Qw = 3, Qa = 2. Messages arrive in any order or never;
+bookies crash, and may lose their disk. The question is one: can recovery close without the entry
+although the writer collects Qa copies of it? The protocol as specified says no in every reachable
+state; each weakened variant must say yes.
 
 Bookies are alike, so a state is the sorted tuple of its three bookies.
 """

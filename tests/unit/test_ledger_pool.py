@@ -17,6 +17,7 @@ from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import BookieUnavailable, ConfigError
 from octavo.runtime.ids import Member
 from tests.fake_bookie import FakeBookie
+from tests.fix_ledger import until
 
 
 def run_of(*payloads: bytes, first: int = 0) -> EntryRun:
@@ -91,8 +92,7 @@ async def test_a_stalled_loop_does_not_expire_what_it_has_not_read() -> None:
     pool.start()
     lane = Lane(Member("b0", bookie.incarnation))
     pool.channel("b0", "add").enqueue(lane, run_of(b"x"))
-    while FrameType.ADD not in bookie.received:
-        await asyncio.sleep(0)
+    await until(lambda: FrameType.ADD in bookie.received)
     clock.advance(7.0)
     await asyncio.sleep(0)
     assert (lane.outcomes, pool.late_ticks) == ([], 1)
@@ -138,13 +138,11 @@ async def test_connection_budget_holds_frames_back() -> None:
     channel = pool.channel("b0", "add")
     for _ in range(4):
         channel.enqueue(lane, run_of(bytes(200_000)))
-    while FrameType.ADD not in bookie.received:
-        await asyncio.sleep(0)
+    await until(lambda: FrameType.ADD in bookie.received)
     assert channel.in_flight_bytes == 200_036
     assert bookie.received.count(FrameType.ADD) == 1
     gate.set()
-    while len(lane.outcomes) < 4:
-        await asyncio.sleep(0)
+    await until(lambda: len(lane.outcomes) == 4)
     assert channel.in_flight_bytes == 0
     await pool.close()
     await bookie.stop()

@@ -21,7 +21,7 @@ from octavo.client.ledger.quorum_actions import (
 from octavo.metadata.ledger_record import Quorum
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.errors import InvariantViolation
-from octavo.runtime.ids import Member
+from octavo.runtime.ids import EntryId, Member
 
 Q332 = Quorum(3, 3, 2)
 LIMITS = QuorumLimits(stop_grace_s=0.0)
@@ -37,6 +37,10 @@ A, B, C, D, E = (member(name) for name in "abcde")
 def core_of(quorum: Quorum = Q332, limits: QuorumLimits = LIMITS) -> QuorumCore:
     members = [A, B, C, D, E][: quorum.ensemble]
     return QuorumCore(quorum, members, now=0.0, limits=limits)
+
+
+def resend(core: QuorumCore, slot: int, first: int, last: int) -> Resend:
+    return Resend(slot, core.generation(slot), EntryId(first), EntryId(last))
 
 
 def ack(core: QuorumCore, slot: int, *entries: int) -> None:
@@ -154,11 +158,11 @@ def test_change_in_the_order_of_c6() -> None:
     assert core.add(1, 0.0) == 3  # C-1: new adds go on
     assert core.send_slots(3) == (0, 1)
     (commit,) = core.replacements({2: D}, 0.0)
-    assert commit == CommitEnsemble(1, (A, B, D))  # C-3: lac + 1
+    assert commit == CommitEnsemble(EntryId(1), (A, B, D))  # C-3: lac + 1
     assert core.ensemble == (A, B, C)  # C-4: memory does not run ahead of the metadata
     actions = core.change_committed(0.0)
     assert core.ensemble == (A, B, D)
-    assert actions == [Resend(2, core.generation(2), 1, 3)]
+    assert actions == [resend(core, 2, 1, 3)]
     assert core.lac == 1  # the sweep
     core.validate()
 
@@ -204,7 +208,7 @@ def test_second_failure_during_the_cas_starts_the_next_change_at_once() -> None:
     actions = core.change_committed(0.0)
     assert [type(a) for a in actions] == [Resend, ChooseReplacements]
     (commit,) = core.replacements({1: E}, 0.0)
-    assert commit == CommitEnsemble(0, (D, E, C))
+    assert commit == CommitEnsemble(EntryId(0), (D, E, C))
     core.change_committed(0.0)
     assert core.last_key == 0
     core.validate()
@@ -266,7 +270,7 @@ def test_revived_bookie_gets_what_it_missed_above_the_lac() -> None:
     assert core.lac == 0
     core.retry_change(1.0)
     actions = core.replacements({}, 1.0, revived=[0])
-    assert actions == [Resend(0, core.generation(0), 1, 1)]
+    assert actions == [resend(core, 0, 1, 1)]
     assert core.active_slots == (0, 1, 2)
     assert core.changes == 0
     assert not core.acked(0, 0, 1, 1)  # W-8: an answer from before
@@ -363,7 +367,7 @@ def test_explicit_lac_after_idling() -> None:
     ack(core, 0, 0)
     ack(core, 1, 0)
     assert not core.tick(0.1)
-    assert core.tick(0.2) == [WriteLac(0)]
+    assert core.tick(0.2) == [WriteLac(EntryId(0))]
     assert not core.busy
     assert not core.tick(0.3)
     core.add(1, 0.3)
@@ -389,7 +393,7 @@ def test_disabled_changes_resend_to_the_same_bookie() -> None:
     core = core_of(limits=QuorumLimits(ensemble_changes_enabled=False))
     core.add(1, 0.0)
     actions = core.slot_failed(0, 0, Status.TIMEOUT, 0.0)
-    assert actions == [Resend(0, core.generation(0), 0, 0)]
+    assert actions == [resend(core, 0, 0, 0)]
     assert core.ensemble == (A, B, C)
 
 
