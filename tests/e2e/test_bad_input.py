@@ -7,12 +7,12 @@ import socket
 
 import grpc
 import pytest
-from octavo.testing import LocalCluster
 
 from octavo import Client
 from octavo.errors import ConfigError, MessageTooLarge, OctavoError, UnknownTopic
 from octavo.proto import batch as codec
 from octavo.proto import broker_pb2, broker_pb2_grpc
+from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 
@@ -56,6 +56,8 @@ def test_a_corrupt_batch_over_raw_grpc(cluster: LocalCluster) -> None:
         batch[-9] ^= 0xFF
         with grpc.insecure_channel(cluster.bootstrap_servers) as channel:
             stub = broker_pb2_grpc.BrokerStub(channel)
+            owner = stub.Lookup(broker_pb2.LookupRequest(topic="raw", partition=0), timeout=20)
+            assert owner.owner_address == cluster.bootstrap_servers
             wire = broker_pb2.ProduceBatch(
                 correlation=7, topic="raw", partition=0, acks=-1, batch=bytes(batch)
             )

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import time
 
-from octavo.spark.export import export_topic
-from octavo.testing import LocalCluster
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from octavo import Client
 from octavo.runtime.errors import OctavoError
+from octavo.spark.export import export_topic
+from octavo.testing import LocalCluster
 from tools.demo import analysis, flights
 from tools.demo.proof import Verdict, judge
 from tools.demo.stream import PARTITIONS, TOPIC, Streamed, stream
@@ -78,7 +78,7 @@ def _run(work: pathlib.Path, limit: int | None) -> tuple[Verdict, int]:
             for number in range(PARTITIONS):
                 client.admin.roll(TOPIC, number)
         report = export_topic(cluster.bootstrap_servers, TOPIC, lake)
-        screen.print(f"exported {report.rows:,} rows in {report.files} files")
+        screen.print(f"exported {report.rows:,} rows in {len(report.files)} files")
         return verdict, _analyse(cluster.bootstrap_servers, str(lake), expected, report.rows)
 
 

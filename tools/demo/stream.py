@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from octavo.testing import LocalCluster
-
 from octavo import Client, TopicPartition
 from octavo.runtime.errors import OctavoError, RequestTimedOut
+from octavo.testing import LocalCluster
 from tools.demo.flights import Flights
 from tools.demo.proof import Position
 
@@ -42,12 +41,11 @@ class Streamed(NamedTuple):
 
 
 class Follower(threading.Thread):
-    """Reads all partitions from the start while the producer works, until told how much there is.
-    """
+    """Reads all partitions from the start while the producer works, until told how much there is."""
 
     def __init__(self, bootstrap: str, progress: Progress) -> None:
         super().__init__(name="follower", daemon=True)
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
         self._progress = progress
         self._wanted: int | None = None
         self.consumed: Consumed = []
@@ -66,7 +64,7 @@ class Follower(threading.Thread):
 
     def _follow(self) -> None:
         quiet_s = 0.0
-        with Client(self._bootstrap) as client, client.consumer() as consumer:
+        with Client(self._servers) as client, client.consumer() as consumer:
             where = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
             consumer.assign(where)
             consumer.seek_to_beginning(*where)
@@ -127,8 +125,8 @@ def _faults(cluster: LocalCluster, client: Client) -> list[Fault]:
     owner: list[str] = []
 
     def kill_owner() -> None:
-        found = client.admin.describe_topic(TOPIC).partitions[0].owner
-        if found is None:
+        found = client.admin.describe_topic(TOPIC).partitions[0].owner_id
+        if not found:
             raise OctavoError("partition 0 has no owner in mid-stream")
         owner.append(found)
         cluster.kill(found)
