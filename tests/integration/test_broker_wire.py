@@ -113,7 +113,9 @@ async def test_refused_batches_are_errors_in_the_reply(
 async def test_garbage_is_invalid_argument(client: Client, method: str) -> None:
     async def send_garbage() -> None:
         if method == "Metadata":
-            await client.channel.unary_unary(f"/octavo.broker.Broker/{method}")(b"\xff\xff\xff")
+            unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+            unary = client.channel.unary_unary(f"/octavo.broker.Broker/{method}")
+            await unary(b"\xff\xff\xff")
         else:
             await raw_stream(client, method, b"\xff\xff\xff")
 
