@@ -85,7 +85,7 @@ class LedgerClient:
             clock=clock,
             entropy=entropy,
         )
-        self._writers: set[LedgerWriter] = set()
+        self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks = TaskOwner("ledger-client")
 
     async def start(self) -> None:
@@ -97,16 +97,21 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Abandon open handles (their ledgers need recovery) and close every connection."""
-        for writer in list(self._writers):
+        for writer in list(self._writers.values()):
             writer.abandon("the ledger client was closed")
         await self._tasks.close()
         await self.pool.close()
         await self.directory.close()
 
     async def _follow_directory(self) -> None:
+        known = {b.bookie_id: b for b in self.directory.live()}
         while True:
             await self.directory.wait_changed()
-            for writer in list(self._writers):
+            live = {b.bookie_id: b for b in self.directory.live()}
+            # Registered anew: a new process, no reason to avoid it for what the old one did.
+            self.pool.lift_quarantine(b for b in live if live[b] != known.get(b))
+            known = live
+            for writer in list(self._writers.values()):
                 writer.bookies_changed()
 
     # --- ledgers ---
@@ -167,9 +172,9 @@ class LedgerClient:
             catalog=self.catalog,
             changer=self._changer,
             tasks=self._tasks,
-            on_closed=self._writers.discard,
+            on_closed=lambda ended: self._writers.pop(ended.ledger_id, None),
         )
-        self._writers.add(writer)
+        self._writers[writer.ledger_id] = writer
         return writer
 
     async def recover_ledger(
@@ -184,9 +189,14 @@ class LedgerClient:
         return await self._recovery.recover(ledger_id, limit_s)
 
     async def open_reader(self, ledger_id: LedgerId) -> LedgerReader:
-        """A reader that follows the ledger's record and changes nothing (RD-8, RD-10)."""
+        """A reader that follows the ledger's record and changes nothing (RD-8, RD-10).
+
+        When this client writes the ledger, its reader knows the writer's LAC.
+        """
         view = await FollowedRecord.open(self._store, self._paths, self.catalog, ledger_id)
-        return LedgerReader(view, self.pool, clock=self._clock)
+        writer = self._writers.get(ledger_id)
+        own_lac = None if writer is None else lambda: writer.last_add_confirmed
+        return LedgerReader(view, self.pool, clock=self._clock, own_lac=own_lac)
 
     async def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete the record; bookies free the entries later. Deleting twice is not an error path:

@@ -152,6 +152,11 @@ class BookiePool:
         for bookie_id in bookie_ids:
             self._quarantined[bookie_id] = until
 
+    def lift_quarantine(self, bookie_ids: Iterable[str]) -> None:
+        """These bookies may be used again at once."""
+        for bookie_id in bookie_ids:
+            self._quarantined.pop(bookie_id, None)
+
     def quarantined(self) -> set[str]:
         """Bookies to avoid at present."""
         now = self._clock.monotonic()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.pool import BookiePool, StaticAddresses
 from octavo.client.ledger.record_view import RecordView
 from octavo.client.ledger.replicas import ReplicaOrder
+from octavo.client.ledger.tally import fence_covered
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, ReadReply, ReadRequest, Status
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
@@ -40,6 +41,7 @@ class LedgerReader:
         pool: BookiePool,
         *,
         clock: Clock,
+        own_lac: Callable[[], EntryId] | None = None,
         owns_pool: bool = False,
     ) -> None:
         self._view = view
@@ -49,6 +51,7 @@ class LedgerReader:
         self._clock = clock
         self._order = ReplicaOrder(pool, clock, slow_s=self._config.slow_replica_s)
         self._lac: EntryId = NO_ENTRY
+        self._own_lac = own_lac
         self._owns_pool = owns_pool
 
     @classmethod
@@ -95,6 +98,8 @@ class LedgerReader:
         record = self.metadata
         if record.state is LedgerState.CLOSED and record.last_entry is not None:
             return record.last_entry
+        if self._own_lac is not None:
+            self._lac = max(self._lac, self._own_lac())
         return self._lac
 
     async def last_add_confirmed(self) -> EntryId:
@@ -126,14 +131,15 @@ class LedgerReader:
     async def _poll_lac(self, *, previous: int, wait_s: float) -> bool:
         """Ask every member of the last ensemble; True when one says the ledger is fenced.
 
-        Waits for all replies, or for the first one above `previous` when that is a long poll.
+        Waits for coverage (RD-8), or for the first one above `previous` when that is a long poll.
         """
         record = self.metadata
         tasks = TaskOwner("read LAC")
         members = record.last_fragment[1]
+        answered: set[int] = set()
         asked = [
-            tasks.spawn(self._ask_lac(member, previous, wait_s), name=str(member))
-            for member in members
+            tasks.spawn(self._ask_lac(slot, member, previous, wait_s, answered), name=str(member))
+            for slot, member in enumerate(members)
         ]
         changed = tasks.spawn(self._view.wait_changed(), name="record changed")
         fenced = False
@@ -149,11 +155,15 @@ class LedgerReader:
                     break
                 if wait_s > 0 and (self._lac > previous or fenced):
                     break
+                if wait_s == 0 and fence_covered(answered, record.quorum):
+                    break
         finally:
             await tasks.close()
         return fenced
 
-    async def _ask_lac(self, member: Member, previous: int, wait_s: float) -> bool:
+    async def _ask_lac(
+        self, slot: int, member: Member, previous: int, wait_s: float, answered: set[int]
+    ) -> bool:
         reply = await self._calls.read_lac(
             self.metadata.ledger_id,
             member,
@@ -161,6 +171,8 @@ class LedgerReader:
             wait_s=wait_s,
             timeout_s=self._config.request_timeout_s,
         )
+        if reply.status is Status.OK or reply.status in _NEGATIVE:
+            answered.add(slot)
         if reply.status is Status.OK and reply.lac > self._lac:
             self._lac = reply.lac  # RD-5: never goes down
         return reply.fenced

@@ -70,7 +70,7 @@ class LedgerWriter:
         catalog: LedgerCatalog,
         changer: EnsembleChanger,
         tasks: TaskOwner,
-        on_closed: Callable[[LedgerWriter], None],
+        on_closed: Callable[[LedgerWriter], object],
     ) -> None:
         self.ledger_id: LedgerId = versioned.metadata.ledger_id
         self.in_flight_bytes = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from octavo.runtime.errors import (
     UnknownOutcome,
 )
 from octavo.runtime.ids import EntryId
-from tests.fix_ledger import FakeCluster, until
+from tests.fix_ledger import FAST, FakeCluster, until
 
 Q332 = Quorum(3, 3, 2)
 
@@ -398,9 +399,9 @@ async def test_lost_answers_of_the_store_are_settled(ledgers: FakeCluster, loss:
 
 async def test_explicit_lac_reaches_readers_of_an_idle_ledger(ledgers: FakeCluster) -> None:
     """RD-6, RD-7."""
-    client = await ledgers.client()
+    client, other = await ledgers.client(), await ledgers.client()
     writer = await client.create_ledger(Q332, {})
-    reader = await client.open_reader(writer.ledger_id)
+    reader = await other.open_reader(writer.ledger_id)
     assert await reader.last_add_confirmed() == -1
     waiting = asyncio.ensure_future(reader.wait_beyond(EntryId(-1), 5.0))
     await write(writer, b"0")
@@ -409,6 +410,29 @@ async def test_explicit_lac_reaches_readers_of_an_idle_ledger(ledgers: FakeClust
     assert await reader.wait_beyond(EntryId(0), 0.1) == 0
     await writer.close()
     assert await reader.wait_beyond(EntryId(0), 5.0) == 0  # CLOSED: returns at once
+    await reader.close()
+
+
+async def test_a_writers_own_reader_knows_its_lac_at_once(ledgers: FakeCluster) -> None:
+    client = await ledgers.client()
+    writer = await client.create_ledger(Q332, {})
+    reader = await client.open_reader(writer.ledger_id)
+    await write(writer, b"0", b"1")
+    assert await payloads(reader) == [b"0", b"1"]
+    await reader.close()
+
+
+async def test_asking_the_lac_does_not_wait_for_a_hung_bookie(ledgers: FakeCluster) -> None:
+    """RD-8: coverage is enough."""
+    client = await ledgers.client()
+    other = await ledgers.client(replace(FAST, request_timeout_s=60.0))
+    writer = await client.create_ledger(Q332, {})
+    await write(writer, b"0")
+    await write(writer, b"1")  # carries LAC 0
+    ledgers.bookies[0].silent.add(FrameType.READ_LAC)
+    reader = await other.open_reader(writer.ledger_id)
+    async with asyncio.timeout(20):
+        assert await reader.last_add_confirmed() >= 0
     await reader.close()
 
 
