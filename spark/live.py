@@ -88,8 +88,10 @@ class ClusterLog(LedgerBatches):
 
 
 def _partition(log: LogDescription) -> PartitionLog:
+    """What was described; the reply's own high watermark may be newer than its segments."""
     segments = tuple(_segment(segment) for segment in log.segments)
-    return PartitionLog(log.partition, log.log_start, log.high_watermark, segments)
+    end = segments[-1].end_offset if segments else log.high_watermark
+    return PartitionLog(log.partition, log.log_start, min(end, log.high_watermark), segments)
 
 
 def _segment(found: SegmentDescription) -> Segment:

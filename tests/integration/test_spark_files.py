@@ -153,7 +153,7 @@ def test_parquet_tree_reads_the_same(lake: Lake) -> None:
         ("a", b"2"),
         ("b", None),
     ]
-    native = lake.spark.read.parquet(str(lake.root / "orders" / "partition=0"))
+    native = lake.spark.read.parquet(str(lake.root / "orders"))  # skips names with _ and .
     assert native.count() == 9000 + len(ODD_ROWS)
 
 
