@@ -64,8 +64,8 @@ class BookieConfig(FrozenSettings):
     # requests
     ledgers_in_memory_max: int = Field(default=100_000, ge=1)
     reader_threads: int = Field(default=2, ge=1)
-    reads_in_flight_max: int = Field(default=512, ge=1)
-    read_reply_max_bytes: int = Field(default=4 << 20, ge=4096)
+    reads_in_flight_max: int = Field(default=256, ge=1)
+    read_reply_max_bytes: int = Field(default=1 << 20, ge=4096)
     connection_in_flight_max_bytes: int = Field(default=16 << 20, ge=4096)
     """Add bytes of one connection not yet answered; above it the socket is not read."""
     connections_max: int = Field(default=4096, ge=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -192,11 +192,20 @@ class AddPlan:
         """Ledgers with long polls whose LAC may have moved."""
 
 
-def plan_adds(ledgers: dict[int, Ledger], entries: Sequence[bytes], *, recovery: bool) -> AddPlan:
+def plan_adds(
+    ledgers: dict[int, Ledger],
+    entries: Sequence[bytes],
+    *,
+    recovery: bool,
+    unsettled: Container[int] = (),
+) -> AddPlan:
     """Decide all adds that need nothing but memory: the hot path (B-1..B-4).
 
     An entry is taken at once when its digest holds, its ledger is open to it, and its id is above
     every id accepted before. Everything else is refused or left undecided.
+
+    Ledgers in `unsettled` have earlier adds that are still undecided: later ones queue behind them,
+    so that ids keep coming in order.
     """
     plan = AddPlan()
     heads, accepted = plan.heads, plan.accepted
@@ -215,7 +224,11 @@ def plan_adds(ledgers: dict[int, Ledger], entries: Sequence[bytes], *, recovery:
         if ledger_id != current_id or ledger is None:
             current_id = ledger_id
             ledger = ledgers.get(ledger_id)
-            open_ledger = ledger is not None and (ledger.exists if recovery else ledger.accepting)
+            open_ledger = (
+                ledger is not None
+                and (ledger.exists if recovery else ledger.accepting)
+                and ledger_id not in unsettled
+            )
         if (
             ledger is None
             or not open_ledger

@@ -63,6 +63,14 @@ class LacAnswer(NamedTuple):
     last_entry: int
 
 
+class _Turn(NamedTuple):
+    """The place of a request among those with undecided adds to the same ledgers."""
+
+    ledger_ids: set[int]
+    before: set[asyncio.Future[None]]
+    settled: asyncio.Future[None]
+
+
 @dataclass
 class StoreStats:
     """Counters since start."""
@@ -100,6 +108,8 @@ class BookieStore:
         self._loading: dict[int, asyncio.Future[Ledger]] = {}
         self._looking: dict[tuple[int, int], asyncio.Future[None]] = {}
         self._undecided = 0
+        self._unsettled: dict[int, asyncio.Future[None]] = {}
+        """Ledger id → when the last request with undecided adds to it is settled."""
         self._reads = 0
         self._polls = 0
         self._tasks = TaskOwner("bookie-store")
@@ -162,7 +172,7 @@ class BookieStore:
         if not (self.recovery_writable if recovery else self.writable):
             reply([self._unwritable(entry, recovery) for entry in entries])
             return
-        plan = plan_adds(self._table.by_id, entries, recovery=recovery)
+        plan = plan_adds(self._table.by_id, entries, recovery=recovery, unsettled=self._unsettled)
         request = AddRequest(count, reply)
         for index, status in plan.refused:
             request.refuse(index, status)
@@ -210,23 +220,44 @@ class BookieStore:
                 request.refuse(index, Status.OVERLOADED)
             return
         self._undecided += len(indexes)
+        ledger_ids = {ids_of(entries[index]).ledger_id for index in indexes}
+        before = {self._unsettled[i] for i in ledger_ids if i in self._unsettled}
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled.update(dict.fromkeys(ledger_ids, settled))
+        turn = _Turn(ledger_ids, before, settled)
         request.open_part()
         settling = Settling(request, self._journal, self._refused, recovery=recovery)
-        self._tasks.spawn(self._settle(settling, entries, indexes), name="settle")
+        self._tasks.spawn(self._settle_in_turn(settling, entries, indexes, turn), name="settle")
+
+    async def _settle_in_turn(
+        self,
+        settling: Settling,
+        entries: list[bytes],
+        indexes: list[int],
+        turn: _Turn,
+    ) -> None:
+        """Settle after the earlier requests for the same ledgers, so that ids keep their order."""
+        try:
+            if turn.before:
+                await asyncio.wait(turn.before)
+            await self._settle(settling, entries, indexes)
+        finally:
+            self._undecided -= len(indexes)
+            turn.settled.set_result(None)
+            for ledger_id in turn.ledger_ids:
+                if self._unsettled[ledger_id] is turn.settled:
+                    del self._unsettled[ledger_id]
+        settling.request.close_part()
 
     async def _settle(self, settling: Settling, entries: list[bytes], indexes: list[int]) -> None:
         """Decide adds that need admission or a look into the index, in request order (B-2, B-3)."""
-        try:
-            for index in indexes:
-                try:
-                    await self._settle_one(settling, index, entries[index])
-                except OctavoError as error:
-                    _log.error("add-undecided", cause=str(error))
-                    settling.request.refuse(index, Status.EIO)
-            settling.flush()
-        finally:
-            self._undecided -= len(indexes)
-        settling.request.close_part()
+        for index in indexes:
+            try:
+                await self._settle_one(settling, index, entries[index])
+            except OctavoError as error:
+                _log.error("add-undecided", cause=str(error))
+                settling.request.refuse(index, Status.EIO)
+        settling.flush()
 
     async def _settle_one(self, settling: Settling, index: int, entry: bytes) -> None:
         ids = ids_of(entry)

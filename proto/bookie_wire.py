@@ -190,6 +190,15 @@ def encode_add_reply(request_id: int, statuses: Sequence[int]) -> bytes:
     return encode_frame(FrameType.ADD_REPLY, request_id, body)
 
 
+_ADD_REPLY = int(FrameType.ADD_REPLY)
+_ALL_OK = int(Flags.ALL_OK)
+
+
+def encode_add_ok(request_id: int) -> bytes:
+    """The reply to an ADD frame in which every entry succeeded: one per frame, so it costs little."""
+    return PREFIX.pack(12, VERSION, _ADD_REPLY, _ALL_OK, request_id)
+
+
 def decode_add_reply(frame: Frame, expected: int) -> list[int]:
     """Statuses of an ADD_REPLY for a request of `expected` entries; raises InvalidRequest."""
     if frame.flags & Flags.ALL_OK:

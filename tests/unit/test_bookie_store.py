@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
@@ -480,3 +480,21 @@ async def test_reads_in_flight_are_bounded(tmp_path: pathlib.Path) -> None:
         assert await rig.read(ledger, 0) == (Status.OVERLOADED, [])
         rig.disk.gate.set()
         assert await held == (Status.OK, [entry(ledger, 0)])
+
+
+async def test_adds_queue_behind_undecided_ones_of_their_ledger(rig: BookieRig) -> None:
+    """While the first adds wait for admission nothing overtakes them, so no index look-ups
+    follow."""
+    ledger = await rig.ledger()
+    replies: list[int] = []
+
+    def reply_of(first: int) -> Callable[[object], None]:
+        return lambda _: replies.append(first)
+
+    for first in range(0, 200, 10):
+        entries = [entry(ledger, i) for i in range(first, first + 10)]
+        rig.server.store.add(entries, 1000, recovery=False, reply=reply_of(first))
+        await asyncio.sleep(0)
+    await until(lambda: len(replies) == 20)
+    assert replies == sorted(replies)
+    assert (await rig.read(ledger, 0, 200))[1] == [entry(ledger, i) for i in range(200)]
