@@ -93,7 +93,7 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: pathlib.Path) -> tuple[int, int]:
-        """(free for us, total) of the file system that holds `path`."""
+        """(free, used + free) for us, of the file system that holds `path`."""
         ...
 
 
@@ -199,4 +199,5 @@ class RealDisk:
 
     def free_bytes(self, path: pathlib.Path) -> tuple[int, int]:
         stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+        usable = stat.f_blocks - stat.f_bfree + stat.f_bavail  # what root alone may use left out
+        return stat.f_bavail * stat.f_frsize, usable * stat.f_frsize
