@@ -1,1 +1,1 @@
-"""(see DESIGN.md)"""
+"""Arrow export of closed ledgers and the Spark data source (see DESIGN.md)."""
