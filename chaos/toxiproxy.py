@@ -175,7 +175,7 @@ class ToxiproxyServer:
         _call(lambda: APIConsumer.delete(f"/proxies/{name}", timeout=CALL_TIMEOUT_S))
 
     def received_bytes(self, link: Link) -> int:
-        """Bytes that went through a link so far, both directions: proof that it was used (R11)."""
+        """Bytes of the ended connections of a link, both directions: proof of its use (R11)."""
         reply = _call(lambda: APIConsumer.get("/metrics", timeout=CALL_TIMEOUT_S).content)
         pattern = (
             rf'^toxiproxy_proxy_received_bytes_total{{.*proxy="{re.escape(link.name)}".*}} (.+)$'

@@ -293,7 +293,8 @@ class LocalCluster:
 
     def _last_words(self) -> str:
         lines = self._up_log.read_text("utf-8", "replace").strip().splitlines()
-        return " / ".join(lines[-2:])
+        wrong = [line for line in lines if line.startswith("error: ")]
+        return (wrong or lines or ["it said nothing"])[-1].removeprefix("error: ")
 
     def _kill_supervisor(self) -> None:
         if self._process is None:

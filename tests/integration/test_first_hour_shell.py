@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import psutil
 import pyarrow as pa
 import pytest
 
+from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
 from octavo.supervisor.cluster_file import read_cluster_file
 from octavo.testing import LocalCluster
@@ -330,15 +331,13 @@ def test_cluster_health_follows_what_is_killed(
     assert wait_until(lambda: says("healthy: ", 0), 60.0), "SIGHUP starts what is down"
 
 
-def test_ledger_show(at: Shell) -> None:
+def test_ledger_show(at: Shell, shared_cluster: LocalCluster) -> None:
     at("octavo topic create held -p 1")
     at("seq 1 10 | octavo produce held")
-    found: dict[str, Any] = {}
-    for number in range(200):
-        done = at(f"octavo ledger show {number} -o json || true")
-        if done.out and json.loads(done.out)["custom"].get("topic") == "held":
-            found = json.loads(done.out)
-            break
+    with Client(shared_cluster.bootstrap_servers) as client:
+        (segment,) = client.admin.describe_log("held", 0).segments
+    found = json.loads(at(f"octavo ledger show {segment.ledger_id} -o json").out)
+    assert found["custom"]["topic"] == "held"
     assert found["state"] == "OPEN"
     assert len(found["ensembles"][0]["members"]) == 3
     assert [holder["reachable"] for holder in found["holders"]] == [True] * 3

@@ -66,6 +66,7 @@ def produce(
     pending: collections.deque[SendFuture] = collections.deque()
     sent = 0
     with connected(bootstrap, timeout) as client, client.producer(**config) as producer:
+        client.admin.describe_topic(topic, timeout=timeout)  # a missing one is said before line 1
         for number, line in enumerate(lines(source), 1):
             record_key = key.encode() if key is not None else None
             if key_json is not None:

@@ -51,7 +51,7 @@ def bookie(
     from octavo.bookie.process import run
     from octavo.runtime.telemetry import configure_logging
 
-    config = BookieConfig.load(
+    values: dict[str, object] = dict(
         bookie_id=bookie_id,
         metadata_url=metadata,
         data_dir=data,
@@ -59,10 +59,10 @@ def bookie(
         port=port,
         control_port=control_port,
         advertised_host=advertised_host,
-        **parse_settings(settings or [], "-X"),
     )
+    values.update(parse_settings(settings or [], "-X"))
     configure_logging(log_level)
-    return run(config)
+    return run(BookieConfig.load(**values))
 
 
 def broker(
@@ -83,16 +83,16 @@ def broker(
     from octavo.serving.config import BrokerConfig
     from octavo.serving.process import run
 
-    config = BrokerConfig.load(
+    values: dict[str, object] = dict(
         broker_id=broker_id,
         metadata_url=metadata,
         host=host,
         port=port,
         advertised_address=advertised_address,
-        **parse_settings(settings or [], "-X"),
     )
+    values.update(parse_settings(settings or [], "-X"))
     configure_logging(log_level)
-    return run(config)
+    return run(BrokerConfig.load(**values))
 
 
 def end_with_supervisor() -> None:

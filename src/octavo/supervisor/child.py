@@ -96,6 +96,12 @@ class Child:
             return ""
         return "\n".join(text.strip().splitlines()[-lines_max:])
 
+    def complaint(self) -> str:
+        """What the present process said was wrong: its last `error:` line, else its last line."""
+        lines = self.log_tail(50).splitlines()
+        wrong = [line for line in lines if line.startswith("error: ")]
+        return (wrong or lines or ["it logged nothing"])[-1].removeprefix("error: ")
+
     def entry(self) -> ProcessEntry:
         """This child as cluster.json shows it."""
         return ProcessEntry(

@@ -131,7 +131,7 @@ class Supervisor:
             if not child.running:
                 raise NotReady(
                     f"{name} ended while starting ({describe_exit(child.exit_code or 0)}): "
-                    f"{child.log_tail(1) or 'it logged nothing'}",
+                    f"{child.complaint()}",
                     hint=f"read {child.spec.log}",
                 )
             if self._clock.monotonic() > deadline:
