@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar, cast
 
@@ -200,7 +200,7 @@ class Link:
         self._patch("", {"enabled": True})
 
     @contextlib.contextmanager
-    def down(self) -> Iterator[None]:
+    def down(self) -> Generator[None]:
         """Cut for the length of a `with` block."""
         self.cut()
         try:

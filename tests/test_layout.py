@@ -7,7 +7,7 @@ import tomllib
 from typing import Any
 
 import pytest
-import setuptools
+from setuptools import find_packages  # type: ignore[import-untyped]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "octavo"
@@ -62,8 +62,8 @@ def test_layers_place_every_part_of_the_package() -> None:
 
 def test_wheel_holds_every_package_and_nothing_else() -> None:
     find = pyproject()["tool"]["setuptools"]["packages"]["find"]
-    shipped = set(setuptools.find_packages(str(ROOT / "src"), exclude=find["exclude"]))
-    there = set(setuptools.find_packages(str(ROOT / "src")))
+    shipped = set(find_packages(str(ROOT / "src"), exclude=find["exclude"]))
+    there = set(find_packages(str(ROOT / "src")))
     not_shipped = {n for n in there if any(n == x or n.startswith(x + ".") for x in NOT_SHIPPED)}
     assert shipped == there - not_shipped
     assert {f"octavo.{name}" for name in LINKS if name != "chaos"} <= shipped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import grpc
@@ -105,17 +106,20 @@ def test_a_cut_client_link_neither_loses_nor_doubles(
         client.admin.create_topic("once", partitions=1)
         ask = broker_pb2_grpc.BrokerStub(channel).DescribeLog
         where = broker_pb2.DescribeLogRequest(topic="once", partition=0)
+
+        def is_stored(count: int) -> bool:
+            return ask(where).high_watermark == count
+
         with client.producer(linger_ms=0) as producer:
             for round_number in range(1, 6):
                 sent = [producer.send_nowait("once", f"{round_number}-{n}") for n in range(100)]
-                stored = 100 * round_number
-                assert wait_until(lambda n=stored: ask(where).high_watermark == n, 30.0)
+                assert wait_until(partial(is_stored, 100 * round_number), 30.0)
                 assert not any(future.done() for future in sent), "the replies are on their way"
                 front.link.cut()
                 front.link.heal()
                 for future in sent:
                     future.result(timeout=60)
-        assert ask(where).high_watermark == 500, "a record was stored twice"
+        assert is_stored(500), "a record was stored twice"
     assert toxiproxy.received_bytes(front.link) > 0
     with Client(front.link.listen) as client, client.reader("once") as reader:
         values = [record.value for record in reader.read_to_end()]

@@ -7,7 +7,7 @@ import enum
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -38,7 +38,7 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def closed_pipe_is_quiet() -> Iterator[None]:
+def closed_pipe_is_quiet() -> Generator[None]:
     """Turn a reader that went away into OutputClosed, which ends the command with success."""
     try:
         yield
@@ -111,7 +111,7 @@ def to_table(rows: Sequence[Row], title: str = "") -> str:
     heads = [name.replace("_", " ").upper() for name in names]
     widths = [max(len(line[i]) for line in [heads, *texts]) for i in range(len(names))]
     right = [all(isinstance(row[name], (int, float)) for row in rows) for name in names]
-    lines = []
+    lines: list[str] = []
     for line in [heads, *texts]:
         cells = [
             text.rjust(width) if to_right else text.ljust(width)
@@ -142,7 +142,7 @@ def to_yaml(value: Value, indent: int = 0) -> str:
     if isinstance(value, Mapping) and value:
         return "".join(f"{pad}{name}:{_nested(inner, indent)}" for name, inner in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        lines = []
+        lines: list[str] = []
         for inner in value:
             text = to_yaml(inner, indent + 1)
             lines.append(f"{pad}- {text.lstrip()}")

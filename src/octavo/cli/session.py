@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +31,7 @@ TimeoutOption = Annotated[
 
 
 @contextmanager
-def connected(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Client]:
+def connected(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Generator[Client]:
     """A client that has reached a broker within `timeout_s`; closed at the end."""
     # Imported here and not above: the SDK loads gRPC, which `octavo --help` must not pay for.
     from octavo.client.messaging import Client
