@@ -14,6 +14,7 @@ from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
 from octavo.runtime.errors import IllegalStateError, NotReady
 from octavo.testing import LocalCluster
+from tests.fix_zookeeper import ZookeeperServer
 
 pytestmark = pytest.mark.process
 
@@ -68,6 +69,22 @@ def test_stop_and_start_keep_data_and_addresses(tmp_path: pathlib.Path) -> None:
         assert read(before, "kept") == list(range(10))
     assert (tmp_path / "kept" / "cluster.json").exists()
     assert "bookie-started" in cluster.log("bookie-1")
+
+
+@pytest.mark.zookeeper
+def test_the_same_roles_run_on_zookeeper(zookeeper_server: ZookeeperServer) -> None:
+    with LocalCluster(metadata=f"zk://{zookeeper_server.hosts}/octavo") as cluster:
+        assert cluster.metadata.startswith("zk://")
+        servers = cluster.bootstrap_servers
+        with Client(servers) as client:
+            client.admin.create_topic("zoo", partitions=3)
+        write(servers, "zoo", 100)
+        cluster.kill("bookie-1")
+        write(servers, "zoo", 100, first=100)
+        cluster.restart("bookie-1")
+        cluster.kill("broker-1")
+        cluster.restart("broker-1")
+        assert sorted(read(servers, "zoo")) == list(range(200))
 
 
 def test_temporary_data_and_processes_are_gone_at_the_end() -> None:
