@@ -1,13 +1,17 @@
 # The part of pyarrow.ipc that Octavo uses.
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from pyarrow import Buffer, Codec, NativeFile, RecordBatch, Schema, Table
-from collections.abc import Iterator, Sequence
 
 class IpcWriteOptions:
     def __init__(
-        self, *, compression: str | Codec | None = ..., use_threads: bool = ..., allow_64bit: bool = ...
+        self,
+        *,
+        compression: str | Codec | None = ...,
+        use_threads: bool = ...,
+        allow_64bit: bool = ...,
     ) -> None: ...
 
 class IpcReadOptions:
