@@ -109,7 +109,6 @@ def test_one_bookie_down_keeps_acking_and_two_down_ack_nothing_until_they_return
         with pytest.raises(OctavoError) as caught:
             strict.send("t", b"one bookie")
         assert caught.value.code in {"DELIVERY_FAILED", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT"}
-        print(repr(caught.value), caught.value.__cause__)
         strict.close(timeout=5)
         cluster.restart("bookie-1")
         cluster.restart("bookie-2")

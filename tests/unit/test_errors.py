@@ -20,7 +20,10 @@ def _code(cls: type[OctavoError]) -> str:
     return cls.code
 
 
-@pytest.mark.parametrize("cls", sorted(GRPC_CODES, key=_code))
+CLASSES = sorted(GRPC_CODES, key=_code)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
 def test_wire_round_trip_keeps_class_text_and_details(cls: type[OctavoError]) -> None:
     error = cls("it broke", hint="mend it", size="17")
     back = from_wire(to_wire(error))
