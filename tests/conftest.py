@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fix_toxiproxy",
     "tests.fix_serving",
     "tests.fix_ledger",
+    "tests.fix_sdk",
 ]
 
 settings.register_profile("fixed", deadline=None, derandomize=True)

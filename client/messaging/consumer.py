@@ -258,6 +258,7 @@ class AsyncConsumer:
                 return None
             error = core.take_error()
             if error is not None:
+                fetcher.drained()
                 raise error
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:

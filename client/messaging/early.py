@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from octavo.client.messaging.accumulator import Row
@@ -30,11 +31,8 @@ class Early(Completion):
         super().__init__(topic, -1)
         self.count = 1
 
-    def follow(self, future: SendFuture) -> None:
-        """Be done when `future` is."""
-        future.add_done_callback(self._copy)
-
-    def _copy(self, future: SendFuture) -> None:
+    def copy(self, future: SendFuture) -> None:
+        """Take over the outcome of the record's real future."""
         error = future.exception()
         if error is not None:
             self.fail(error)
@@ -92,13 +90,18 @@ class EarlySends:
                 except OctavoError as error:
                     self._refuse(outcome, error)
                 else:
-                    outcome.follow(future)
+                    future.add_done_callback(partial(self._done, outcome))
                 queue.popleft()
         except OctavoError as error:
             while queue:
                 self._refuse(queue.popleft()[2], error)
         finally:
             del self._queues[topic], self._tasks[topic]
+
+    def _done(self, outcome: Early, future: SendFuture) -> None:
+        outcome.copy(future)
+        if outcome.error is not None:
+            self._engine.note_failure(outcome)
 
     def _refuse(self, outcome: Early, error: OctavoError) -> None:
         outcome.fail(error)

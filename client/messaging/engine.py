@@ -65,6 +65,8 @@ _log = logging.getLogger("octavo.client")
 
 TICK_S = 0.02
 """How often timeouts and back-offs are looked at while anything is unresolved."""
+ACKS_0_CLOSE_S = 5.0
+"""How long closing waits until batches that get no reply were read by the broker."""
 FAILURES_KEPT_MAX = 1_000
 """Failed batches remembered for close(); above it only their records are counted."""
 _TIMESTAMP_MAX_MS = (1 << 63) - 1
@@ -240,7 +242,8 @@ class ProducerEngine:
                 if left_s <= 0:
                     self.wait_space(size_bytes, 0.0)
             try:
-                await asyncio.wait_for(freed.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await freed.wait()
             except TimeoutError:
                 continue
 
@@ -484,7 +487,8 @@ class ProducerEngine:
         for batch in waiting:
             left_s = None if deadline_s is None else deadline_s - self.cluster.clock.monotonic()
             try:
-                await asyncio.wait_for(batch.wait_async(), left_s)
+                async with asyncio.timeout(left_s):
+                    await batch.wait_async()
             except TimeoutError:
                 remaining = sum(item.count for item in waiting if not item.done)
                 raise FlushTimeout(
@@ -529,6 +533,9 @@ class ProducerEngine:
             "the producer was closed before the record was acknowledged; it may or may not be "
             "stored"
         )
+        if self.core.settings.acks == 0:
+            for link in self._links.values():
+                await link.written_out(ACKS_0_CLOSE_S)
         now_s = self.cluster.clock.monotonic()
         self.early.abort(error)
         self._act(self.core.abort(error), now_s)

@@ -66,8 +66,8 @@ class Reading:
     """Part of a request whose reply has not come."""
     retry_at_s: float = 0.0
     failures: int = 0
-    corrupt: int = 0
-    """Corrupt replies in a row at `fetch_at`."""
+    corrupt_at: int = -1
+    """Where data was damaged and is being fetched once more; -1: nowhere."""
     above_end: int = 0
     """Consecutive answers that the position lies above the end (F5)."""
     error: OctavoError | None = None
@@ -154,7 +154,8 @@ class FetchCore:
         self._clear(reading)
         reading.position = reading.fetch_at = offset
         reading.error = None
-        reading.corrupt = reading.above_end = reading.failures = 0
+        reading.corrupt_at = -1
+        reading.above_end = reading.failures = 0
         reading.retry_at_s = 0.0
         return reading
 
@@ -296,18 +297,17 @@ class FetchCore:
                 reading.buffered_bytes += len(data)
                 self.buffered_bytes += len(data)
             reading.fetch_at = adopt
-            reading.corrupt = 0
         if answer.next_offset > max(reading.fetch_at, offset):  # F3
             reading.fetch_at = answer.next_offset
             reading.buffer.append(Buffered(b"", None, answer.next_offset))
 
     def _corrupt(self, reading: Reading, error: OctavoError) -> None:
         """F9: refetch once, then tell the user; never skip."""
-        reading.corrupt += 1
-        if reading.corrupt < 2 and not isinstance(error, UnsupportedVersion):
+        if reading.corrupt_at != reading.fetch_at and not isinstance(error, UnsupportedVersion):
+            reading.corrupt_at = reading.fetch_at
             reading.retry_at_s = 0.0
             return
-        reading.corrupt = 0
+        reading.corrupt_at = -1
         reading.error = type(error)(
             f"{reading.where} offset {reading.fetch_at}: {error.cause}",
             hint="seek past the offset to skip it, after finding out why it is damaged",
@@ -377,10 +377,8 @@ class FetchCore:
 
     def _refetch(self, reading: Reading, error: OctavoError) -> None:
         """The front batch does not decode: throw the buffer away and fetch it again (F9)."""
-        corrupt = reading.corrupt
         self._clear(reading)
         reading.fetch_at = reading.position
-        reading.corrupt = corrupt
         self._corrupt(reading, error)
 
     def _take(self, reading: Reading, count: int, end: int | None) -> list[Record]:

@@ -189,7 +189,8 @@ class Fetcher:
     async def wait_data(self, timeout_s: float | None) -> None:
         """Until something changed, or `timeout_s` passed."""
         try:
-            await asyncio.wait_for(self._data.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._data.wait()
         except TimeoutError:
             return
 
@@ -290,7 +291,8 @@ class Fetcher:
         retry_s = self.core.next_retry_s(address)
         wait_s = IDLE_LOOK_S if retry_s is None else max(min(retry_s - now_s, IDLE_LOOK_S), 0.001)
         try:
-            await asyncio.wait_for(owner.wake.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await owner.wake.wait()
         except TimeoutError:
             self._find_owners()
 
@@ -363,6 +365,8 @@ class Fetcher:
                 )
             if reading.owner != before:
                 self._cluster.owner_is(where.topic, where.partition, reading.owner)
+                if reading.owner in self._owners:
+                    self._owners[reading.owner].wake.set()
         self._find_owners()
         self._data.set()
 

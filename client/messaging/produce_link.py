@@ -44,6 +44,9 @@ class ProduceLink:
         self._on_lost = on_lost
         self._outbox: deque[tuple[Send, bytes]] = deque()
         self._queued = asyncio.Event()
+        self._call: Stream | None = None
+        self._writing = False
+        self._written = asyncio.Event()
 
     def push(self, send: Send, payload: bytes) -> None:
         """Queue one encoded batch."""
@@ -61,7 +64,7 @@ class ProduceLink:
 
     async def _session(self) -> OctavoError:
         """One stream from first to last message; returns why it ended."""
-        call = self._cluster.stub(self.address).Produce()
+        call = self._call = self._cluster.stub(self.address).Produce()
         reader = asyncio.ensure_future(self._read(call))
         writer = asyncio.ensure_future(self._write(call))
         try:
@@ -69,6 +72,7 @@ class ProduceLink:
             # The reader knows the status of the RPC, the writer only that it ended.
             return (reader if reader in done else writer).result()
         finally:
+            self._call = None
             call.cancel()
             for task in (reader, writer):
                 task.cancel()
@@ -92,11 +96,30 @@ class ProduceLink:
                     await self._queued.wait()
                 request = self._next_message()
                 self.messages_sent += 1
+                self._writing = True
                 await call.write(request)
+                self._writing = False
+                self._written.set()
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
         except asyncio.InvalidStateError:
             return BrokerUnavailable(f"{self.address}: the produce stream ended")
+
+    async def written_out(self, timeout_s: float) -> None:
+        """For acks=0: everything queued reached the broker, which has seen the end of the stream.
+
+        Best effort, at most `timeout_s`: nobody waits for replies of such batches (A4).
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._outbox or self._writing:
+                    self._written.clear()
+                    await self._written.wait()
+                if self._call is not None:
+                    await self._call.done_writing()
+                    await self._call.code()
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
 
     def _next_message(self) -> pb.ProduceRequest:
         request = pb.ProduceRequest()

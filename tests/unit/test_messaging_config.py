@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
 import pytest
 
@@ -119,8 +120,6 @@ def test_servers() -> None:
 
 
 def test_times_need_a_zone() -> None:
-    from datetime import UTC, datetime
-
     assert epoch_ms(datetime(2026, 1, 1, tzinfo=UTC)) == 1767225600000
     assert epoch_ms(5) == 5
     for bad in (datetime(2026, 1, 1), -1, True, "now"):

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.messaging import partitioner
+from octavo.client.messaging.accumulator import Row, Slot
 from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.delivery import Partition
-from octavo.client.messaging.accumulator import Row, Slot
 from octavo.client.messaging.partitioner import (
     POSITIVE,
     KeyHashes,
