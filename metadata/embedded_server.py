@@ -1,15 +1,16 @@
-"""The embedded metadata server: leased sessions and watches over gRPC, keys in SQLite (design.md
-§5).
+"""The embedded metadata server: leased sessions and watches over gRPC, keys in SQLite.
 
 Runs inside the supervisor of a one-command cluster. Guarantees the contract of `MetadataStore`:
 
 - One worker thread executes all operations one after the other; each is durable before it is
-answered. - A stream's messages are executed in order. When a new stream attaches to a session,
-the old stream is never executed from again, so a read after a lost reply settles what happened
-(M-3). - A session lives while messages arrive within its lease. When its connection dies the
-lease runs on, and its ephemeral keys stay until it has run out. A server that was itself stopped
-for a while extends all leases by as long as it stood still, so that its own pause expires
-nobody.
+  answered.
+- A stream's messages are executed in order. When a new stream attaches to a session, the old
+  stream is never executed from again, so a read after a lost reply settles what happened (M-3).
+- A session lives while messages arrive within its lease. When its connection dies the lease runs
+  on, and its ephemeral keys stay until it has run out, unless whoever started the client knows
+  that it is dead and says so (`end_sessions_of`).
+- A server that was itself stopped for a while extends all leases by as long as it stood still, so
+  that its own pause expires nobody.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class _Session:
     secret: bytes
     lease_s: float
     deadline_s: float
+    client_name: str = ""
     stream: _Stream | None = None
     watches: set[str] = field(default_factory=set[str])
 
@@ -133,8 +135,14 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         self._tree: SqliteTree | None = None
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        """Open the data, give old sessions a fresh lease, serve; returns the port."""
+    async def start(
+        self, port: int = 0, host: str = "127.0.0.1", *, clients_are_dead: bool = False
+    ) -> int:
+        """Open the data and serve; returns the port.
+
+        Old sessions get a fresh lease, or end at once when all their processes are known to be
+        gone.
+        """
         self._tree = await self._in_thread(lambda: SqliteTree(self._data_dir))
         now = self._clock.monotonic()
         for row in await self._in_thread(self._open_tree.sessions):
@@ -142,6 +150,9 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
             self._sessions[row.session_id] = _Session(
                 row.session_id, row.secret, lease_s, now + lease_s
             )
+        if clients_are_dead:
+            for session in list(self._sessions.values()):
+                await self._end(session, expired=True)
         server = self._server = grpc.aio.server()
         metastore_pb2_grpc.add_MetaStoreServicer_to_server(self, server)
         bound = server.add_insecure_port(f"{host}:{port}")
@@ -170,6 +181,12 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         """End a session now, as if its lease had run out (operators and tests)."""
         session = self._sessions.get(session_id)
         if session is not None:
+            await self._end(session, expired=True)
+
+    async def end_sessions_of(self, client_name: str) -> None:
+        """End the sessions of a client whose process is known to be dead: no lease to wait for."""
+        dead = [s for s in self._sessions.values() if s.client_name == client_name]
+        for session in dead:
             await self._end(session, expired=True)
 
     # --- streams ----------------------------------------------------------------------------
@@ -237,6 +254,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
             self._sessions[session_id] = session
             _log.info("session-opened", session_id=session_id, client=opening.client_name)
         session.deadline_s = self._clock.monotonic() + session.lease_s
+        session.client_name = opening.client_name
         session.stream = stream
         session.watches.clear()
         opened = wire.Opened(

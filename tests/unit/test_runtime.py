@@ -137,3 +137,15 @@ def test_malloc_tuning_is_in_force() -> None:
         assert tune_malloc() is False
     finally:
         del os.environ["OCTAVO_MALLOC_TUNING"]
+
+
+def test_disk_reads_only_what_was_written_of_a_preallocated_file(tmp_path: pathlib.Path) -> None:
+    disk = RealDisk()
+    path = tmp_path / "segment"
+    appender = disk.create(path, preallocate_bytes=64 << 20)
+    assert disk.read(path).strip(b"\0") == b""
+    appender.write([b"x" * 10_000])
+    appender.sync()
+    data = disk.read(path)
+    assert data.rstrip(b"\0") == b"x" * 10_000
+    appender.close()

@@ -6,6 +6,7 @@ OSError: what it means (fail-stop, EIO, DISK_FULL) is decided by the caller (B-8
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Disk(Protocol):
         ...
 
     def read(self, path: pathlib.Path) -> bytes:
-        """The whole file."""
+        """The file up to its last written extent; a preallocated, unwritten tail is left out."""
         ...
 
     def open(self, path: pathlib.Path) -> FileReader:
@@ -147,6 +148,23 @@ class _RealReader:
         os.close(self._fd)
 
 
+def _data_end(fd: int, size: int) -> int:
+    """Where the last written extent ends: a preallocated tail that was never written is a hole.
+
+    File systems that do not tell holes answer with the file's size.
+    """
+    position = end = 0
+    while position < size:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # no data from here on
+                return end
+            return size
+        end = position = os.lseek(fd, start, os.SEEK_HOLE)
+    return end
+
+
 class RealDisk:
     """The machine's own file system."""
 
@@ -169,7 +187,21 @@ class RealDisk:
             os.close(fd)
 
     def read(self, path: pathlib.Path) -> bytes:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            end = _data_end(fd, size)
+            chunks: list[bytes] = []
+            position = 0
+            while position < end:
+                chunk = os.pread(fd, end - position, position)
+                if not chunk:
+                    break
+                chunks.append(chunk)
+                position += len(chunk)
+            return b"".join(chunks)
+        finally:
+            os.close(fd)
 
     def open(self, path: pathlib.Path) -> FileReader:
         return _RealReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

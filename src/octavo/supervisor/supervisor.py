@@ -111,7 +111,8 @@ class Supervisor:
         folder = self._spec.data_dir / "metadata"
         folder.mkdir(exist_ok=True)
         self._metadata = EmbeddedMetadataServer(folder, self._clock)
-        await self._metadata.start(port, self._spec.host)
+        # Children die with their supervisor and leftovers were ended: nobody holds an old session.
+        await self._metadata.start(port, self._spec.host, clients_are_dead=True)
 
     async def _launch(self, child: Child) -> None:
         await child.start()
@@ -149,8 +150,11 @@ class Supervisor:
         code = await child.wait()
         if self._stopping:
             return
-        self._write_file()
         name = child.spec.name
+        if self._metadata is not None:
+            # A process that was waited for is dead: others take over without waiting for its lease.
+            await self._metadata.end_sessions_of(name)
+        self._write_file()
         self._say(
             "down",
             name,
