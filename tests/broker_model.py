@@ -37,7 +37,7 @@ class Producer:
 class Sequences:
     """Producer states of one partition; `decide` is the I2 table for durable state."""
 
-    known: dict[int, Producer] = field(default_factory=dict)
+    known: dict[int, Producer] = field(default_factory=lambda: dict[int, Producer]())
 
     def decide(self, pid: int, epoch: int, base: int, count: int) -> Appended | OctavoError | None:
         """None: append it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -50,7 +50,7 @@ class Faults:
     """Append, but answer nothing; the stream stays."""
     cut_before_append: int = 0
     """Cut the stream without appending."""
-    refuse: list[OctavoError] = field(default_factory=list)
+    refuse: list[OctavoError] = field(default_factory=lambda: list[OctavoError]())
     """Errors for the next batches, one each; nothing is appended."""
     not_leader: int = 0
     """Answer NOT_LEADER without a hint although being the owner."""
@@ -143,7 +143,7 @@ class FakeBroker(BrokerServicer):
 
     async def start(self) -> None:
         self._server = grpc.aio.server(options=_OPTIONS)
-        add_BrokerServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        add_BrokerServicer_to_server(self, self._server)
         self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
         self.address = f"127.0.0.1:{self._port}"
         await self._server.start()
@@ -172,7 +172,7 @@ class FakeBroker(BrokerServicer):
 
     # --- produce --------------------------------------------------------------------------------
 
-    async def Produce(  # type: ignore[override]
+    async def Produce(
         self,
         request_iterator: AsyncIterator[pb.ProduceRequest],
         context: grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceReply],
@@ -223,7 +223,7 @@ class FakeBroker(BrokerServicer):
 
     # --- fetch ----------------------------------------------------------------------------------
 
-    async def Fetch(  # type: ignore[override]
+    async def Fetch(
         self,
         request_iterator: AsyncIterator[pb.FetchRequest],
         context: grpc.aio.ServicerContext[pb.FetchRequest, pb.FetchReply],
@@ -423,7 +423,7 @@ class FakeClusterThread:
         self._await(self.cluster.start())
         self.bootstrap = self.cluster.bootstrap
 
-    def _await(self, coro) -> None:  # type: ignore[no-untyped-def]
+    def _await(self, coro: Coroutine[object, object, None]) -> None:
         asyncio.run_coroutine_threadsafe(coro, self._loop).result(30)
 
     def call(self, function: Callable[[], T]) -> T:

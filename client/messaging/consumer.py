@@ -119,6 +119,11 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes fetched and not handed out yet."""
+        return 0 if self._fetcher is None else self._fetcher.core.buffered_bytes
+
     # --- assignment and positions ---------------------------------------------------------------
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:

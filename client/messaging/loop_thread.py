@@ -43,8 +43,9 @@ class _Handover(Generic[T]):
 class LoopThread:
     """Starts lazily; `run` from any thread but its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_start: Callable[[], object]) -> None:
         self._name = name
+        self._on_start = on_start
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -85,6 +86,7 @@ class LoopThread:
                     target=self._serve, args=(self._loop,), name=self._name, daemon=True
                 )
                 self._thread.start()
+                self._on_start()
             return self._loop
 
     @staticmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -426,9 +425,8 @@ class Client:
 
     def __init__(self, bootstrap_servers: str | Iterable[str], **options: object) -> None:
         self._async = AsyncClient(bootstrap_servers, **options)
-        self._thread = LoopThread("octavo-client")
+        self._thread = LoopThread("octavo-client", lambda: _OPEN.add(self))
         self._admin = Admin(self._thread, self._async.admin)
-        _OPEN.add(self)
 
     @property
     def admin(self) -> Admin:
@@ -495,7 +493,8 @@ class Client:
 
 EXIT_TIMEOUT_S = 30.0
 """How long the end of the interpreter waits for records of a client that was not closed."""
-_OPEN: weakref.WeakSet[Client] = weakref.WeakSet()
+_OPEN: set[Client] = set()
+"""Clients in use and not closed: held strongly, because a script may keep only the producer."""
 
 
 def _at_exit() -> None:

@@ -249,12 +249,12 @@ async def test_arrow_in_and_out(client: AsyncClient, fake: FakeCluster) -> None:
         while len(rows) < 1000:
             batch = await reader.poll_arrow(timeout=10)
             assert batch is not None
+            assert str(batch.schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
+            assert " ".join(batch.schema.names) == (
+                "key value topic partition offset timestamp timestampType headers"
+            )
             rows += batch.to_pylist()
         assert await reader.poll_arrow(timeout=0) is None
-    assert str(batch.schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
-    assert batch.schema.names == [
-        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
-    ]  # fmt: skip
     by_value = {row["value"]: row for row in rows}
     assert by_value[b"999"]["timestamp"] == datetime(1970, 1, 1, 0, 0, 0, 999_000, tzinfo=UTC)
     assert by_value[b"999"]["key"] == b"k9"

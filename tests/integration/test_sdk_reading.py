@@ -220,8 +220,7 @@ async def test_prefetch_stays_within_its_bounds(client: AsyncClient) -> None:
         total = 0
         while total < 2000:
             total += len(await reader.poll(max_records=10, timeout=10))
-            fetcher = await reader._ready()
-            assert fetcher.core.buffered_bytes <= 110_000
+            assert reader.buffered_bytes <= 110_000
 
 
 async def test_closing_ends_an_iteration(client: AsyncClient) -> None:

@@ -59,8 +59,8 @@ class Reply:
 
 @dataclass
 class Connection:
-    requests: deque[Send] = field(default_factory=deque)
-    replies: deque[Reply] = field(default_factory=deque)
+    requests: deque[Send] = field(default_factory=lambda: deque[Send]())
+    replies: deque[Reply] = field(default_factory=lambda: deque[Reply]())
 
 
 class World:
@@ -241,14 +241,48 @@ class World:
         assert set(self.batches) == self.completed.keys() | self.failed.keys()
 
 
-NAMES = (
-    "submit submit submit process process deliver deliver find identify cut cut_zombie zombie move "
-    "tick tick_long transient bad"
-).split()
-CALM_NAMES = (
-    "submit submit submit submit submit process process process deliver deliver deliver find "
-    "identify cut cut_zombie zombie move tick transient bad bad"
-).split()
+NAMES = [
+    "submit",
+    "submit",
+    "submit",
+    "process",
+    "process",
+    "deliver",
+    "deliver",
+    "find",
+    "identify",
+    "cut",
+    "cut_zombie",
+    "zombie",
+    "move",
+    "tick",
+    "tick_long",
+    "transient",
+    "bad",
+]
+CALM_NAMES = [
+    "submit",
+    "submit",
+    "submit",
+    "submit",
+    "submit",
+    "process",
+    "process",
+    "process",
+    "deliver",
+    "deliver",
+    "deliver",
+    "find",
+    "identify",
+    "cut",
+    "cut_zombie",
+    "zombie",
+    "move",
+    "tick",
+    "transient",
+    "bad",
+    "bad",
+]
 OPS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.integers(0, 1), st.integers(1, 3)),
     min_size=5,
