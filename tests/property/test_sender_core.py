@@ -241,48 +241,11 @@ class World:
         assert set(self.batches) == self.completed.keys() | self.failed.keys()
 
 
-NAMES = [
-    "submit",
-    "submit",
-    "submit",
-    "process",
-    "process",
-    "deliver",
-    "deliver",
-    "find",
-    "identify",
-    "cut",
-    "cut_zombie",
-    "zombie",
-    "move",
-    "tick",
-    "tick_long",
-    "transient",
-    "bad",
-]
-CALM_NAMES = [
-    "submit",
-    "submit",
-    "submit",
-    "submit",
-    "submit",
-    "process",
-    "process",
-    "process",
-    "deliver",
-    "deliver",
-    "deliver",
-    "find",
-    "identify",
-    "cut",
-    "cut_zombie",
-    "zombie",
-    "move",
-    "tick",
-    "transient",
-    "bad",
-    "bad",
-]
+COMMON = ["submit", "submit", "process", "deliver", "find", "identify", "cut", "cut_zombie"]
+RARE = ["zombie", "move", "tick", "transient", "bad"]
+NAMES = [*COMMON, *RARE, "submit", "process", "deliver", "tick_long"]
+CALM_NAMES = [*COMMON, *RARE, "submit", "submit", "submit", "bad"]
+CALM_NAMES += ["process", "process", "deliver", "deliver"]
 OPS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.integers(0, 1), st.integers(1, 3)),
     min_size=5,
