@@ -112,14 +112,9 @@ class Slot:
         return len(self.closed) + (self.open is not None) + len(self.delivery.in_flight)
 
 
-class Row(NamedTuple):
-    """One record in its stored form; `size_bytes` includes the overhead."""
-
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    size_bytes: int
+Row = tuple[int, bytes | None, bytes | None, Headers, int]
+"""One record in its stored form: timestamp, key, value, headers, size with overhead. A plain tuple:
+this is the one place where an object with names would cost as much as the append itself."""
 
 
 class Columns(NamedTuple):
@@ -148,7 +143,14 @@ class Accumulator:
     in `ready`.
     """
 
-    def __init__(self, *, batch_size: int, linger_s: float, buffer_memory: int) -> None:
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_s: float,
+        buffer_memory: int,
+        now_s: Callable[[], float],
+    ) -> None:
         self.lock = threading.Lock()
         self.space = threading.Condition(self.lock)
         self.batch_size = batch_size
@@ -160,26 +162,22 @@ class Accumulator:
         """Set when the loop must look: a batch is ready or the first linger timer is needed."""
         self.timer_armed = False
         self._linger_s = linger_s
+        self._now_s = now_s
         self._linger: dict[Slot, float] = {}
         """Slots with an open batch that lingers, earliest deadline first."""
         self._space_waiters: list[Callable[[], object]] = []
 
     # --- appending, any thread, lock held ------------------------------------------------------
 
-    def append(
-        self,
-        slot: Slot,
-        row: Row,
-        now_s: float,
-    ) -> Batch:
+    def append(self, slot: Slot, row: Row) -> Batch:
         """Add one record whose size was checked to fit; its index is `count - 1`."""
         timestamp_ms, key, value, headers, size_bytes = row
         batch = slot.open
         if batch is None:
-            batch = self._open(slot, now_s)
+            batch = self._open(slot)
         elif batch.size_bytes + size_bytes > self.batch_size or batch.count >= MAX_BATCH_RECORDS:
             self.close_open(slot)
-            batch = self._open(slot, now_s)
+            batch = self._open(slot)
         batch.timestamps_ms.append(timestamp_ms)
         batch.keys.append(key)
         batch.values.append(value)
@@ -194,13 +192,13 @@ class Accumulator:
             self.close_open(slot)
         return batch
 
-    def append_many(self, slot: Slot, rows: Columns, now_s: float) -> list[Span]:
+    def append_many(self, slot: Slot, rows: Columns) -> list[Span]:
         """Add columns to one partition, cutting batches by size without a loop over records."""
         ends = list(accumulate(rows.sizes))
         spans: list[Span] = []
         start, total = 0, len(ends)
         while start < total:
-            batch = slot.open or self._open(slot, now_s)
+            batch = slot.open or self._open(slot)
             before = ends[start - 1] if start else 0
             room = max(self.batch_size - batch.size_bytes, 0)
             stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - batch.count)
@@ -243,7 +241,8 @@ class Accumulator:
         self.ready[slot] = None
         self.wake_wanted = True
 
-    def _open(self, slot: Slot, now_s: float) -> Batch:
+    def _open(self, slot: Slot) -> Batch:
+        now_s = self._now_s()
         batch = Batch(slot.topic, slot.partition, now_s)
         slot.open = batch
         self.pending[batch] = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.routing import TopicState
-from octavo.proto.batch import Codec
+from octavo.proto.batch import Codec, decode_header
 from octavo.proto.batch_arrow import HEADER_TYPE, decode_arrow, encode_arrow
 from octavo.runtime.errors import ConfigError
 
@@ -192,22 +193,18 @@ def _by_partition(
 ) -> Iterator[tuple[int, ArrowRows]]:
     """Rows of each partition in their order; keyed rows by the hash of their distinct keys."""
     count = len(rows.values)
-    with engine.accumulator.lock:
-        keyless = rows.keys.null_count == count
-        if partition is not None or keyless or rows.keys.null_count or engine.router.custom:
-            groups = engine.router.group(
-                state,
-                partition,
-                None if keyless else rows.keys.to_pylist(),
-                rows.values.to_pylist() if engine.router.custom else [b""] * count,
-                None,
-                rows.sizes.to_pylist(),
-            )
-            plan: list[tuple[int, Sequence[int] | pa.Array]] = [
-                (slot.partition, index) for slot, index in groups
-            ]
-        else:
-            plan = _hashed(engine, state, rows.keys)
+    router = engine.router
+    if partition is None and router.custom is None and rows.keys.null_count == 0:
+        plan = _hashed(engine, state, rows.keys)
+    else:
+        keys = None if rows.keys.null_count == count else rows.keys.to_pylist()
+        values: list[bytes | None] = [None] * count
+        if router.custom is not None:
+            values = rows.values.to_pylist()
+        chosen = router.choose_many(state, partition, keys, values, None)
+        with engine.accumulator.lock:
+            groups = router.group(state, chosen, keys, rows.sizes.to_pylist())
+            plan = [(slot.partition, index) for slot, index in groups]
     for where, index in plan:
         if isinstance(index, range) and index.step == 1:
             yield where, rows.select(index.start, index.stop)
@@ -246,40 +243,57 @@ class StoredBatch(NamedTuple):
     """Rows below it were handed out already or lie before the position."""
     end_offset: int
     """Rows from here on are not wanted yet."""
-    timestamp_type: int
-    append_time_ms: int
+    append_time_ms: int | None
+    """Where the topic stamps records with the time of append; else they keep their own."""
 
 
 def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
     """One RecordBatch with the Kafka-source columns; raises CorruptBatch."""
-    table = pa.Table.from_batches([_columns(item) for item in batches], schema=SCHEMA)
-    combined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    runs: list[pa.RecordBatch] = []
+    for _, run in groupby(batches, key=lambda item: (item.where, item.append_time_ms)):
+        items = list(run)
+        runs.append(_columns(items[0], [_wanted(item) for item in items]))
+    table = pa.Table.from_batches(runs, schema=SCHEMA)
+    combined = table.combine_chunks().to_batches()
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
-def _columns(item: StoredBatch) -> pa.RecordBatch:
+def _wanted(item: StoredBatch) -> pa.RecordBatch:
+    """The rows of one batch that are wanted; most often all, and then nothing is computed."""
     decoded = decode_arrow(item.batch)
+    header = decode_header(item.batch)
+    if item.first_offset <= header.base_offset and item.end_offset >= header.next_offset:
+        return decoded
     offsets = decoded.column("offset")
     wanted = pc.and_(
         pc.greater_equal(offsets, item.first_offset), pc.less(offsets, item.end_offset)
     )
-    if not pc.all(wanted).as_py():
-        decoded = decoded.filter(wanted)
-    count = decoded.num_rows
-    stamps = decoded.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
-    if item.timestamp_type == 1:
-        at = pa.scalar(item.append_time_ms * 1000, pa.timestamp("us", tz="UTC"))
-        stamps = pa.repeat(at, count)
+    return decoded.filter(wanted)
+
+
+def _columns(first: StoredBatch, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The stored columns of neighbouring batches of one partition, and those all rows share."""
+    rows = pa.Table.from_batches(decoded).combine_chunks().to_batches()
+    if not rows:
+        return pa.RecordBatch.from_pylist([], schema=SCHEMA)
+    (joined,) = rows
+    count = joined.num_rows
+    kind = pa.timestamp("us", tz="UTC")
+    if first.append_time_ms is None:
+        stamps = joined.column("timestamp").cast(kind)
+    else:
+        stamps = pa.repeat(pa.scalar(first.append_time_ms * 1000, kind), count)
+    timestamp_type = 0 if first.append_time_ms is None else 1
     return pa.RecordBatch.from_arrays(
         [
-            decoded.column("key"),
-            decoded.column("value"),
-            pa.repeat(pa.scalar(item.where.topic, pa.string()), count),
-            pa.repeat(pa.scalar(item.where.partition, pa.int32()), count),
-            decoded.column("offset"),
+            joined.column("key"),
+            joined.column("value"),
+            pa.repeat(pa.scalar(first.where.topic, pa.string()), count),
+            pa.repeat(pa.scalar(first.where.partition, pa.int32()), count),
+            joined.column("offset"),
             stamps,
-            pa.repeat(pa.scalar(item.timestamp_type, pa.int32()), count),
-            decoded.column("headers"),
+            pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
+            joined.column("headers"),
         ],
         schema=SCHEMA,
     )

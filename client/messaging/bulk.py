@@ -184,18 +184,17 @@ def append_chunk(
 ) -> list[Span]:
     """Append one chunk; blocks the thread up to `block_s` for memory, then BufferFull."""
     accumulator = engine.accumulator
-    now_s = engine.cluster.clock.monotonic()
     spans: list[Span] = []
+    state = engine.topics[topic]
+    chosen = engine.router.choose_many(state, partition, chunk.keys, chunk.values, chunk.headers)
     with accumulator.lock:
         if engine.closed is not None:
             raise ProducerClosed(f"the producer accepts nothing more: {engine.closed.cause}")
         if accumulator.free_bytes < chunk.size_bytes:
             engine.wait_space(chunk.size_bytes, block_s)
-        groups = engine.router.group(
-            engine.topics[topic], partition, chunk.keys, chunk.values, chunk.headers, chunk.sizes
-        )
+        groups = engine.router.group(state, chosen, chunk.keys, chunk.sizes)
         for slot, rows in groups:
-            spans += accumulator.append_many(slot, _columns(chunk, rows), now_s)
+            spans += accumulator.append_many(slot, _columns(chunk, rows))
         engine.wake_if_wanted()
     return spans
 

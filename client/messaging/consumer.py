@@ -315,8 +315,7 @@ class AsyncConsumer:
                         batch,
                         first,
                         end,
-                        int(bool(header.flags & BatchFlags.APPEND_TIME)),
-                        header.append_time_ms,
+                        header.append_time_ms if header.flags & BatchFlags.APPEND_TIME else None,
                     )
                     for where, batch, header, first, end in taken
                 ]

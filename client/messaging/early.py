@@ -85,7 +85,7 @@ class EarlySends:
                 try:
                     future = engine.append(engine.topics[topic], partition, row, False, 0.0)
                 except BufferFull:
-                    await engine.space(row.size_bytes)
+                    await engine.space(row[4])
                     continue
                 except OctavoError as error:
                     self._refuse(outcome, error)

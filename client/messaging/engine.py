@@ -85,6 +85,7 @@ class ProducerEngine:
             batch_size=batch_size,
             linger_s=config.linger_ms / 1000,
             buffer_memory=config.buffer_memory,
+            now_s=cluster.clock.monotonic,
         )
         self.core = SenderCore(
             SenderSettings(
@@ -118,6 +119,8 @@ class ProducerEngine:
         self._timer_at_s = 0.0
         self._last_tick_s = 0.0
         self._released = False
+        self._record_limit = config.max_request_size
+        self._wall_ms = cluster.clock.wall_ms
         self.early = EarlySends(self)
 
     # --- appending, any thread ------------------------------------------------------------------
@@ -160,47 +163,39 @@ class ProducerEngine:
         self, topic: str, value: object, key: object, headers: object, timestamp_ms: int | None
     ) -> Row:
         """The record in its stored form; raises TypeError, MessageTooLarge, InvalidTimestamp."""
-        if type(key) is bytes or key is None:
-            key_bytes: bytes | None = key
-        else:
-            key_bytes = self.to_key(key)
-        if type(value) is bytes and self.bytes_pass:
-            value_bytes: bytes | None = value
-        else:
-            value_bytes = self.to_value(value)
-        size = (0 if key_bytes is None else len(key_bytes)) + (
-            0 if value_bytes is None else len(value_bytes)
-        )
+        key_bytes = key if type(key) is bytes or key is None else self.to_key(key)
+        value_bytes = value if type(value) is bytes and self.bytes_pass else self.to_value(value)
+        size = (len(key_bytes) if key_bytes else 0) + (len(value_bytes) if value_bytes else 0)
         stored_headers: Headers = NO_HEADERS
         if headers:
             stored_headers = header_list(headers)
             size += headers_bytes(stored_headers)
-        if size > self.config.max_request_size or size > self.cluster.max_record_bytes:
+        if size > self._record_limit:
             raise self.too_large(topic, size)
         if timestamp_ms is None:
-            timestamp_ms = self.cluster.clock.wall_ms()
+            timestamp_ms = self._wall_ms()
         else:
             check_timestamp(timestamp_ms)
-        return Row(
-            timestamp_ms, key_bytes, value_bytes, stored_headers, size + RECORD_OVERHEAD_BYTES
-        )
+        return (timestamp_ms, key_bytes, value_bytes, stored_headers, size + RECORD_OVERHEAD_BYTES)
 
     def append(
         self, state: TopicState, partition: int | None, row: Row, expedite: bool, block_s: float
     ) -> SendFuture:
         """Append one converted record; blocks as `send`."""
-        now_s = self.cluster.clock.monotonic()
-        accumulator = self.accumulator
+        accumulator, router = self.accumulator, self.router
+        _, key, value, headers, size_bytes = row
+        if partition is None and router.custom is not None:
+            partition = router.custom_choice(state, key, value, headers)
         with accumulator.lock:
             if self.closed is not None:
                 raise self._refusal()
-            if accumulator.free_bytes < row.size_bytes:
-                self.wait_space(row.size_bytes, block_s)
-            slot = self.router.choose(state, partition, row)
-            batch = accumulator.append(slot, row, now_s)
+            if accumulator.free_bytes < size_bytes:
+                self.wait_space(size_bytes, block_s)
+            slot = router.choose(state, partition, key)
+            batch = accumulator.append(slot, row)
             future = SendFuture(batch, batch.count - 1)
-            if row.key is None and partition is None:
-                state.sticky.added(row.size_bytes, batch_closed=slot.open is not batch)
+            if key is None and partition is None:
+                state.sticky.added(size_bytes, batch_closed=slot.open is not batch)
             if expedite:
                 accumulator.expedite(slot, batch)
             if accumulator.wake_wanted and not self._wake_pending:
@@ -271,6 +266,7 @@ class ProducerEngine:
 
     def adopt(self, view: TopicView) -> None:
         """Take over metadata; partitions may have been added (P7)."""
+        self._record_limit = self.record_limit()
         with self.accumulator.lock:
             state = self.topics.get(view.name)
             if state is None:

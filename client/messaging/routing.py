@@ -1,6 +1,6 @@
 """From records to slots: one record at a time, or the rows of a chunk grouped by partition.
 
-Every method runs under the accumulator's lock.
+Keyless choices have state and are made under the accumulator's lock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from octavo.client.messaging.accumulator import Row, Slot
+from octavo.client.messaging.accumulator import Slot
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.partitioner import (
     KeyHashes,
@@ -42,25 +42,28 @@ class Router:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.hashes = KeyHashes()
-        self._chooser = config.partitioner if callable(config.partitioner) else None
-        self.custom = self._chooser is not None
+        self.custom = config.partitioner if callable(config.partitioner) else None
         self._round_robin = config.partitioner == "round_robin"
 
-    def choose(self, state: TopicState, partition: int | None, row: Row) -> Slot:
-        """The slot of one record; raises InvalidPartition."""
+    def custom_choice(
+        self, state: TopicState, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> int:
+        """What the user's partitioner says. Not under the lock: it is the user's code."""
+        assert self.custom is not None
+        count = len(state.slots)
+        return checked_choice(self.custom, state.name, key, value, headers, count)
+
+    def choose(self, state: TopicState, partition: int | None, key: bytes | None) -> Slot:
+        """The slot of one record; raises InvalidPartition. Lock held."""
         slots = state.slots
-        count = len(slots)
         if partition is not None:
-            check_partition(state.name, partition, count)
+            check_partition(state.name, partition, len(slots))
             return slots[partition]
-        if self._chooser is not None:
-            _, key, value, headers, _ = row
-            return slots[checked_choice(self._chooser, state.name, key, value, headers, count)]
-        if row.key is not None:
-            return slots[self.hashes.get(row.key) % count]
+        if key is not None:
+            return slots[self.hashes.get(key) % len(slots)]
         if self._round_robin:
             state.counter += 1
-            return slots[(state.counter - 1) % count]
+            return slots[(state.counter - 1) % len(slots)]
         return slots[self.sticky_partition(state)]
 
     @staticmethod
@@ -72,30 +75,51 @@ class Router:
             sticky.choose(len(slots), lambda p: slots[p].waiting, state.live)
         return sticky.current
 
-    def group(
+    def choose_many(
         self,
         state: TopicState,
         partition: int | None,
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None],
         headers: Sequence[Headers] | None,
-        sizes: Sequence[int],
-    ) -> Iterator[tuple[Slot, Rows]]:
-        """Slots with the rows that go there, rows ascending. `keys` is None: all keyless."""
-        count = len(values)
+    ) -> int | list[int] | None:
+        """What can be decided without the lock: one partition, one per row, or None (keyless)."""
         if partition is not None:
             check_partition(state.name, partition, len(state.slots))
-            yield state.slots[partition], range(count)
+            return partition
+        count = len(values)
+        if self.custom is not None:
+            return [
+                self.custom_choice(
+                    state,
+                    None if keys is None else keys[row],
+                    values[row],
+                    NO_HEADERS if headers is None else headers[row],
+                )
+                for row in range(count)
+            ]
+        known = [key for key in keys or () if key is not None]
+        if keys is None or len(known) < count:
+            return None
+        partitions = len(state.slots)
+        return [hashed % partitions for hashed in self.hashes.get_many(known)]
+
+    def group(
+        self,
+        state: TopicState,
+        chosen: int | list[int] | None,
+        keys: Sequence[bytes | None] | None,
+        sizes: Sequence[int],
+    ) -> Iterator[tuple[Slot, Rows]]:
+        """Slots with the rows that go there, rows ascending. Lock held."""
+        if isinstance(chosen, int):
+            yield state.slots[chosen], range(len(sizes))
             return
-        if self._chooser is None and keys is None:
+        if chosen is None and (keys is None or not any(key is not None for key in keys)):
             yield from self._group_keyless(state, sizes)
             return
-        known = [key for key in keys or () if key is not None]
-        if self._chooser is None and len(known) == count:
-            partitions = len(state.slots)
-            chosen = [hashed % partitions for hashed in self.hashes.get_many(known)]
-        else:
-            chosen = self._choose_each(state, keys or [None] * count, values, headers, sizes)
+        if chosen is None:
+            chosen = self._choose_each(state, keys or (), sizes)
         groups: dict[int, list[int]] = {}
         for row, where in enumerate(chosen):
             groups.setdefault(where, []).append(row)
@@ -103,20 +127,14 @@ class Router:
             yield state.slots[where], rows
 
     def _choose_each(
-        self,
-        state: TopicState,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        headers: Sequence[Headers] | None,
-        sizes: Sequence[int],
+        self, state: TopicState, keys: Sequence[bytes | None], sizes: Sequence[int]
     ) -> list[int]:
+        """Keyed and keyless rows mixed."""
         out: list[int] = []
-        for at, (key, value) in enumerate(zip(keys, values, strict=True)):
-            given = NO_HEADERS if headers is None else headers[at]
-            row = Row(0, key, value, given, sizes[at])
-            out.append(self.choose(state, None, row).partition)
-            if key is None and self._chooser is None and not self._round_robin:
-                state.sticky.added(sizes[at], batch_closed=True)
+        for key, size_bytes in zip(keys, sizes, strict=True):
+            out.append(self.choose(state, None, key).partition)
+            if key is None and not self._round_robin:
+                state.sticky.added(size_bytes, batch_closed=True)
         return out
 
     def _group_keyless(

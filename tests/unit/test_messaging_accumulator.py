@@ -10,20 +10,29 @@ from octavo.client.messaging.accumulator import Accumulator, Batch, Columns, Row
 from octavo.client.messaging.delivery import Partition
 from octavo.proto import batch as batch_format
 
+NOW = [0.0]
+
+
+def append(accumulator: Accumulator, slot: Slot, record: Row, now_s: float) -> Batch:
+    NOW[0] = now_s
+    return accumulator.append(slot, record)
+
 
 def made(batch_size: int = 1000, linger_s: float = 1.0) -> tuple[Accumulator, Slot]:
-    accumulator = Accumulator(batch_size=batch_size, linger_s=linger_s, buffer_memory=10_000)
+    accumulator = Accumulator(
+        batch_size=batch_size, linger_s=linger_s, buffer_memory=10_000, now_s=lambda: NOW[0]
+    )
     return accumulator, Slot(Partition("t", 0))
 
 
 def row(size: int, value: bytes = b"v") -> Row:
-    return Row(7, b"k", value, (), size)
+    return (7, b"k", value, (), size)
 
 
 def test_a_full_batch_is_ready_at_once() -> None:
     accumulator, slot = made()
     for _ in range(3):
-        accumulator.append(slot, row(400), 0.0)
+        append(accumulator, slot, row(400), 0.0)
     batch = accumulator.take(slot)
     assert batch is not None
     assert (batch.count, batch.size_bytes) == (2, 800)
@@ -32,21 +41,21 @@ def test_a_full_batch_is_ready_at_once() -> None:
 
 def test_a_record_that_fills_the_batch_closes_it() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(1000), 0.0)
+    append(accumulator, slot, row(1000), 0.0)
     assert slot.open is None
-    accumulator.append(slot, row(5000), 0.0)
+    append(accumulator, slot, row(5000), 0.0)
     taken = [accumulator.take(slot), accumulator.take(slot)]
     assert [batch.count for batch in taken if batch] == [1, 1]
 
 
 def test_linger_makes_an_open_batch_due_and_wakes_once() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(10), 5.0)
+    append(accumulator, slot, row(10), 5.0)
     assert accumulator.wake_wanted
     accumulator.wake_wanted = False
     accumulator.timer_armed = True
     other = Slot(Partition("t", 1))
-    accumulator.append(other, row(10), 5.5)
+    append(accumulator, other, row(10), 5.5)
     assert not accumulator.wake_wanted
     assert accumulator.mark_due(5.9) == 6.0
     assert accumulator.take(slot) is None
@@ -57,9 +66,9 @@ def test_linger_makes_an_open_batch_due_and_wakes_once() -> None:
 
 def test_a_due_batch_keeps_growing_until_taken() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(10), 0.0)
+    append(accumulator, slot, row(10), 0.0)
     accumulator.mark_due(2.0)
-    accumulator.append(slot, row(10), 2.0)
+    append(accumulator, slot, row(10), 2.0)
     batch = accumulator.take(slot)
     assert batch is not None
     assert batch.count == 2
@@ -67,7 +76,7 @@ def test_a_due_batch_keeps_growing_until_taken() -> None:
 
 def test_memory_is_counted_until_the_batch_is_finished() -> None:
     accumulator, slot = made()
-    batch = accumulator.append(slot, row(400), 0.0)
+    batch = append(accumulator, slot, row(400), 0.0)
     assert accumulator.free_bytes == 9_600
     woken: list[int] = []
     accumulator.on_space(lambda: woken.append(1))
@@ -81,8 +90,8 @@ def test_memory_is_counted_until_the_batch_is_finished() -> None:
 
 def test_expired_batches_are_those_never_taken() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(1000), 0.0)
-    accumulator.append(slot, row(10), 3.0)
+    append(accumulator, slot, row(1000), 0.0)
+    append(accumulator, slot, row(10), 3.0)
     accumulator.mark_due(4.0)
     assert [batch.created_s for batch in accumulator.take_expired(2.0)] == [0.0]
     assert [batch.created_s for batch in accumulator.take_expired(3.0)] == [3.0]
@@ -91,9 +100,9 @@ def test_expired_batches_are_those_never_taken() -> None:
 
 def test_headers_appear_in_the_middle_of_a_batch() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(10), 0.0)
-    accumulator.append(slot, Row(8, None, None, [("a", b"1"), ("a", None)], 10), 0.0)
-    accumulator.append(slot, row(10), 0.0)
+    append(accumulator, slot, row(10), 0.0)
+    append(accumulator, slot, (8, None, None, [("a", b"1"), ("a", None)], 10), 0.0)
+    append(accumulator, slot, row(10), 0.0)
     accumulator.expedite_all()
     batch = accumulator.take(slot)
     assert batch is not None
@@ -122,13 +131,13 @@ def test_bulk_append_cuts_like_single_appends(first: list[int], many: list[int])
     single, slot_a = made(batch_size=100)
     bulk, slot_b = made(batch_size=100)
     for size in first:
-        single.append(slot_a, row(size), 0.0)
-        bulk.append(slot_b, row(size), 0.0)
+        append(single, slot_a, row(size), 0.0)
+        append(bulk, slot_b, row(size), 0.0)
     values = [b"%d" % n for n in range(len(many))]
     for size, value in zip(many, values, strict=True):
-        single.append(slot_a, Row(7, None, value, (), size), 0.0)
+        append(single, slot_a, (7, None, value, (), size), 0.0)
     columns = Columns([7] * len(many), [None] * len(many), values, None, many)
-    spans = bulk.append_many(slot_b, columns, 0.0)
+    spans = bulk.append_many(slot_b, columns)
     assert sum(span.size for span in spans) == len(many)
     assert single.free_bytes == bulk.free_bytes
 
@@ -142,14 +151,14 @@ def test_bulk_append_cuts_like_single_appends(first: list[int], many: list[int])
 def test_batch_size_zero_means_one_record_per_batch() -> None:
     accumulator, slot = made(batch_size=1)
     for _ in range(3):
-        accumulator.append(slot, row(10), 0.0)
+        append(accumulator, slot, row(10), 0.0)
     assert [batch.count for batch in slot.closed] == [1, 1, 1]
 
 
 def test_take_all_empties_everything() -> None:
     accumulator, slot = made()
-    accumulator.append(slot, row(1000), 0.0)
-    accumulator.append(slot, row(10), 0.0)
+    append(accumulator, slot, row(1000), 0.0)
+    append(accumulator, slot, row(10), 0.0)
     assert len(accumulator.take_all()) == 2
     assert accumulator.pending_records() == 2
     assert accumulator.take_all() == []
@@ -159,5 +168,5 @@ def test_take_all_empties_everything() -> None:
 def test_oldest_ready(count: int) -> None:
     accumulator, slot = made(batch_size=1)
     for n in range(count):
-        accumulator.append(slot, row(10), float(n))
+        append(accumulator, slot, row(10), float(n))
     assert accumulator.oldest_ready_s() == 0.0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.messaging import partitioner
-from octavo.client.messaging.accumulator import Row, Slot
+from octavo.client.messaging.accumulator import Slot
 from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
 from octavo.client.messaging.delivery import Partition
@@ -84,10 +84,9 @@ def state_of(partitions: int, *, batch_size: int = 65536) -> TopicState:
 def test_f036_sticky_is_even_within_ten_percent() -> None:
     state = state_of(8)
     router = Router(ProducerConfig())
-    row = Row(0, None, b"x", (), 124)
     counts: Counter[int] = Counter()
     for _ in range(100_000):
-        where = router.choose(state, None, row).partition
+        where = router.choose(state, None, None).partition
         counts[where] += 1
         state.sticky.added(124, batch_closed=state.sticky.bytes_left <= 124)
     assert len(counts) == 8
@@ -120,35 +119,32 @@ def test_p5_long_queues_get_less() -> None:
 def test_keyed_records_never_move_the_sticky_choice() -> None:
     state = state_of(6)
     router = Router(ProducerConfig())
-    keyless = Row(0, None, b"", (), 30)
-    first = router.choose(state, None, keyless)
+    first = router.choose(state, None, None)
     for number in range(50):
-        row = Row(0, b"k%d" % number, b"", (), 70_000)
-        assert router.choose(state, None, row).partition == partition_of(b"k%d" % number, 6)
-    assert router.choose(state, None, keyless) is first
+        key = b"k%d" % number
+        assert router.choose(state, None, key).partition == partition_of(key, 6)
+    assert router.choose(state, None, None) is first
 
 
 def test_p6_round_robin_is_exact() -> None:
     state = state_of(5)
     router = Router(ProducerConfig(partitioner="round_robin"))
-    row = Row(0, None, b"", (), 30)
-    chosen = [router.choose(state, None, row).partition for _ in range(10)]
+    chosen = [router.choose(state, None, None).partition for _ in range(10)]
     assert chosen == [0, 1, 2, 3, 4] * 2
     groups = {
-        slot.partition: list(rows)
-        for slot, rows in router.group(state, None, None, [b""] * 7, None, [30] * 7)
+        slot.partition: list(rows) for slot, rows in router.group(state, None, None, [30] * 7)
     }
     assert groups == {0: [0, 5], 1: [1, 6], 2: [2], 3: [3], 4: [4]}
-    assert router.choose(state, None, row).partition == 2
+    assert router.choose(state, None, None).partition == 2
 
 
 def test_p1_explicit_partition_wins_and_is_checked() -> None:
     state = state_of(3)
     router = Router(ProducerConfig())
-    assert router.choose(state, 2, Row(0, b"a", b"", (), 1)).partition == 2
+    assert router.choose(state, 2, b"a").partition == 2
     for bad in (3, -1, True, "1"):
         with pytest.raises(InvalidPartition):
-            router.choose(state, bad, Row(0, b"a", b"", (), 1))  # type: ignore[arg-type]
+            router.choose(state, bad, b"a")  # type: ignore[arg-type]
 
 
 def chooser(result: object) -> PartitionChooser:
@@ -165,7 +161,9 @@ def test_p6_callable_is_validated() -> None:
 def test_grouped_rows_equal_single_choices() -> None:
     keys: list[bytes | None] = [b"k%d" % (i % 13) for i in range(300)]
     router = Router(ProducerConfig())
-    groups = router.group(state_of(4), None, keys, [b""] * 300, None, [30] * 300)
+    state = state_of(4)
+    chosen = router.choose_many(state, None, keys, [b""] * 300, None)
+    groups = router.group(state, chosen, keys, [30] * 300)
     for slot, rows in groups:
         assert list(rows) == sorted(rows)
         for row in rows:
@@ -178,8 +176,7 @@ def test_grouped_keyless_rows_fill_one_batch_after_the_other() -> None:
     state = state_of(4, batch_size=100)
     router = Router(ProducerConfig())
     groups = [
-        (slot.partition, list(rows))
-        for slot, rows in router.group(state, None, None, [b""] * 10, None, [30] * 10)
+        (slot.partition, list(rows)) for slot, rows in router.group(state, None, None, [30] * 10)
     ]
     assert [rows for _, rows in groups] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert len({where for where, _ in groups}) == 3
