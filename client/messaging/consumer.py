@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW_POLL_BYTES = 16 << 20
-"""poll_arrow() takes buffered batches until their stored size reaches this."""
+"""poll_arrow() takes buffered batches until their uncompressed size reaches this."""
 ITERATION_POLL_S = 60.0
 """How long one internal wait of an iteration lasts; it goes on afterwards."""
 

@@ -417,7 +417,10 @@ class FetchCore:
     def take_batches(
         self, max_bytes: int, limits: Mapping[TopicPartition, int] | None = None
     ) -> list[tuple[TopicPartition, bytes, BatchHeader, int, int]]:
-        """Whole buffered batches as (where, batch, header, first wanted offset, end offset)."""
+        """Whole buffered batches as (where, batch, header, first wanted offset, end offset).
+
+        `max_bytes` counts what they hold uncompressed; one batch is given in any case.
+        """
         out: list[tuple[TopicPartition, bytes, BatchHeader, int, int]] = []
         size = 0
         for where in list(self._turn):
@@ -428,7 +431,7 @@ class FetchCore:
                 assert item.header is not None
                 stop = item.adopt if end is None else min(end, item.adopt)
                 out.append((where, item.batch, item.header, reading.position, stop))
-                size += len(item.batch)
+                size += item.header.uncompressed_bytes
                 if stop == item.adopt:
                     self._drop_front(reading)
                 else:
