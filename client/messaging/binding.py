@@ -17,6 +17,24 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import ForkedClientError, IllegalStateError
 
 
+_grpc_pids: set[int] = set()
+"""The process that started gRPC through this package; inherited by its forked children."""
+
+
+def claim_grpc() -> None:
+    """Raise ForkedClientError where a parent process started gRPC before forking this one.
+
+    gRPC's threads do not survive a fork: a new client here would wait for ever.
+    """
+    if _grpc_pids and os.getpid() not in _grpc_pids:
+        raise ForkedClientError(
+            "a client was in use in the parent process before it forked this one, so gRPC cannot "
+            "work here",
+            hint="use a client only after the fork, or start workers with the spawn method",
+        )
+    _grpc_pids.add(os.getpid())
+
+
 class Part(Protocol):
     """A producer, consumer or reader of a client."""
 
@@ -51,6 +69,7 @@ class Binding:
         if self.closed:
             raise IllegalStateError("the client is closed", hint="create a new one")
         if self._cluster is None:
+            claim_grpc()
             self._pid = os.getpid()
             self._loop = loop
             self._cluster = Cluster(self.servers, self.config, SystemClock(), SystemEntropy())
