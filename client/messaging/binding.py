@@ -16,7 +16,6 @@ from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import ForkedClientError, IllegalStateError
 
-
 _grpc_pids: set[int] = set()
 """The process that started gRPC through this package; inherited by its forked children."""
 
