@@ -195,7 +195,7 @@ _ALL_OK = int(Flags.ALL_OK)
 
 
 def encode_add_ok(request_id: int) -> bytes:
-    """The reply to an ADD frame in which every entry succeeded: one per frame, so it costs little."""
+    """The reply to an ADD frame in which every entry succeeded."""
     return PREFIX.pack(12, VERSION, _ADD_REPLY, _ALL_OK, request_id)
 
 

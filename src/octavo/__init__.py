@@ -1,7 +1,7 @@
 """Octavo: a distributed message queue with quorum-written ledgers and Arrow from end to end.
 
-The public names are loaded on first use, so `import octavo` stays fast and a process that needs only
-one part never loads the others.
+The public names are loaded on first use, so `import octavo` stays fast and a process that needs
+only one part never loads the others.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_arrow_view_equals_row_view(rows: list[Record], kind: Codec) -> None:
     assert table.column("timestamp").cast(pa.int64()).to_pylist() == [r[0] for r in rows]
     assert table.column("key").to_pylist() == [r[1] for r in rows]
     assert table.column("value").to_pylist() == [r[2] for r in rows]
-    got = table.column("headers").to_pylist()
+    got: list[list[dict[str, object]] | None] = table.column("headers").to_pylist()
     plain = [[(h["key"], h["value"]) for h in item or []] for item in got]
     assert plain == [r[3] for r in rows]
 

@@ -244,8 +244,7 @@ class World:
 COMMON = ["submit", "submit", "process", "deliver", "find", "identify", "cut", "cut_zombie"]
 RARE = ["zombie", "move", "tick", "transient", "bad"]
 NAMES = [*COMMON, *RARE, "submit", "process", "deliver", "tick_long"]
-CALM_NAMES = [*COMMON, *RARE, "submit", "submit", "submit", "bad"]
-CALM_NAMES += ["process", "process", "deliver", "deliver"]
+CALM_NAMES = [*COMMON, *RARE, *["submit"] * 3, "bad", *["process", "deliver"] * 2]
 OPS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.integers(0, 1), st.integers(1, 3)),
     min_size=5,

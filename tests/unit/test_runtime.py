@@ -17,7 +17,7 @@ from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import ConfigError, InvariantViolation
 from octavo.runtime.ids import Member
 from octavo.runtime.invariant import invariant
-from octavo.runtime.process import tune_malloc
+from octavo.runtime.malloc import tune_malloc
 from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
 
@@ -130,7 +130,7 @@ def test_member_text_round_trip_and_refusal() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt exists in glibc only")
 def test_malloc_tuning_is_in_force() -> None:
-    code = "from octavo.runtime.process import tune_malloc; import sys; sys.exit(not tune_malloc())"
+    code = "from octavo.runtime.malloc import tune_malloc; import sys; sys.exit(not tune_malloc())"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     os.environ["OCTAVO_MALLOC_TUNING"] = "0"
     try:

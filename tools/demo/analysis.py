@@ -36,6 +36,8 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        # A job of seconds: the optimising compiler costs more than it gives.
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .getOrCreate()
     )
 
