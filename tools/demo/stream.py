@@ -41,7 +41,7 @@ class Streamed(NamedTuple):
 
 
 class Follower(threading.Thread):
-    """Reads all partitions from the start while the producer works, until told how much there is."""
+    """Reads all partitions from the start while the producer works, until told when to end."""
 
     def __init__(self, bootstrap: str, progress: Progress) -> None:
         super().__init__(name="follower", daemon=True)
