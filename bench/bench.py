@@ -11,12 +11,12 @@ import statistics
 import sys
 import tempfile
 
-from octavo.testing import LocalCluster
 from rich.console import Console
 from rich.table import Table
 
 from bench import limits, workloads
 from octavo import Client
+from octavo.testing import LocalCluster
 
 KIB = 1024
 MIB = 1024 * KIB

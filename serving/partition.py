@@ -248,20 +248,24 @@ class PartitionShell:
 
     def _check_room(self, size: int, now_s: float) -> None:
         log, config = self._log, self._config
-        if log.pending:
-            too_many = log.pending >= config.partition_pending_batches
-            if too_many or log.pending_bytes + size > config.partition_pending_bytes:
-                raise Throttled(
-                    f"{self.name} has {log.pending} batches waiting for bookies", throttle_ms=100
-                )
-        oldest = log.oldest_queued_at_s
-        stalled = oldest is not None and now_s - oldest > config.stall_s
-        if stalled or self._open_failure is not None:
-            live = self._deps.live_bookies()
-            if live < self._quorum.ack:
-                raise NotEnoughReplicas(
-                    f"{live} bookies live, {self._quorum.ack} must acknowledge", live_bookies=live
-                )
+        if not log.has_room(size, config.partition_pending_batches, config.partition_pending_bytes):
+            raise Throttled(f"{self.name}: {log.pending} batches wait for bookies", throttle_ms=100)
+        shortage = self._shortage(now_s)
+        if shortage is not None:
+            raise shortage
+
+    def _shortage(self, now_s: float) -> NotEnoughReplicas | None:
+        """Set while batches wait for a ledger that fewer than Qa live bookies cannot give (A6)."""
+        oldest = self._log.oldest_queued_at_s
+        stalled = oldest is not None and now_s - oldest > self._config.stall_s
+        if not stalled and self._open_failure is None:
+            return None
+        live = self._deps.live_bookies()
+        if live >= self._quorum.ack:
+            return None
+        return NotEnoughReplicas(
+            f"{live} bookies live, {self._quorum.ack} must acknowledge", live_bookies=live
+        )
 
     def _flush(self, opened: OpenSegment) -> None:
         """Send queued batches in order; stops when the writer does (the driver takes over then)."""
@@ -577,7 +581,11 @@ class PartitionShell:
         """Once a second: late answers (A8), age rolls, trash, expiry of producers (I10)."""
         if self.state is not PartitionStateName.SERVING:
             return
-        late = self._log.late(self._clock.monotonic() - self._config.produce_timeout_s)
+        now_s = self._clock.monotonic()
+        shortage = self._shortage(now_s)
+        if shortage is not None:  # what is queued is in no ledger: that may be said (A8)
+            self._answer_dropped(self._log.drop_queued(), shortage)
+        late = self._log.late(now_s - self._config.produce_timeout_s)
         for append in late:  # the batch stays pending; a retry attaches to it
             append.answer(RequestTimedOut(f"{self.name}: bookies did not answer in time"))
         opened = self._open

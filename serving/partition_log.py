@@ -90,6 +90,12 @@ class PartitionLog:
 
     # --- arriving -----------------------------------------------------------------------------
 
+    def has_room(self, size: int, batches_max: int, bytes_max: int) -> bool:
+        """Whether one more batch stays within the bounds; an empty log takes any batch."""
+        return not self.pending or (
+            self.pending < batches_max and self.pending_bytes + size <= bytes_max
+        )
+
     def admit(self, batch: bytes, header: BatchHeader, now_ms: int, now_s: float) -> Append:
         """Give the batch its offset and the owner's stamp, and queue it.
 

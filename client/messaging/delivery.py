@@ -73,6 +73,8 @@ class InFlight:
     zombie: bool = False
     """A copy went out on a connection that ended or fell silent; it may still arrive."""
     last_error: OctavoError | None = None
+    refused_only: bool = True
+    """Every answer so far said that nothing was written."""
 
     @property
     def last_sequence(self) -> int:

@@ -37,12 +37,14 @@ from octavo.runtime.errors import (
     CorruptBatch,
     DeliveryFailed,
     InvalidProducerEpoch,
+    NotEnoughReplicas,
     NotLeader,
     OctavoError,
     OutOfOrderSequence,
     RequestRejected,
     RequestTimedOut,
     Retry,
+    Throttled,
     UnknownTopic,
 )
 from octavo.runtime.invariant import invariant
@@ -52,6 +54,8 @@ STATE_TRUSTED_S = 3600.0
 partition counts as new."""
 CORRUPT_ATTEMPTS = 3
 """A batch refused as corrupt is sent this often: the bytes may have changed on the way."""
+NOT_WRITTEN = (NotEnoughReplicas, Throttled)
+"""Answers that owners give only for what went into no ledger (A6, A8)."""
 OWNER_DETAIL = "owner_address"
 LAST_SEQUENCE_DETAIL = "last_sequence"
 THROTTLE_DETAIL = "throttle_ms"
@@ -379,6 +383,7 @@ class SenderCore:
     def _retry(self, item: InFlight, error: OctavoError, now_s: float) -> None:
         item.state = State.WAITING
         item.last_error = error
+        item.refused_only = item.refused_only and isinstance(error, NOT_WRITTEN)
         partition = item.partition
         first_of_round = not partition.muted
         partition.muted = True
@@ -413,10 +418,13 @@ class SenderCore:
         """I4: the delivery timeout passed."""
         sent = item.attempts > 0
         absent = not sent or item.state is State.PARKED
+        refused = item.state is State.WAITING and item.refused_only and item.last_error is not None
         age_s = now_s - item.batch.created_s
-        fate = "it was not stored" if absent else "it may or may not be stored"
+        fate = "it was not stored" if absent or refused else "it may or may not be stored"
         why = f"; last error: {item.last_error}" if item.last_error is not None else ""
-        error = DeliveryFailed(
+        # Refused every time: the caller gets the retriable reason itself.
+        kind = type(item.last_error) if refused and item.last_error else DeliveryFailed
+        error = kind(
             f"{item.batch.count} records to {item.partition} were not acknowledged within "
             f"{age_s:.1f} s (delivery_timeout_ms); {fate}{why}",
             hint="check the brokers' health; raise delivery_timeout_ms to wait longer",

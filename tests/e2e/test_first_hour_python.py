@@ -7,9 +7,9 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
-from octavo.testing import LocalCluster
 
 from octavo import AsyncClient, Client, TopicPartition
+from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 

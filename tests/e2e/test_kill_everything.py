@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from octavo import Client, RecordMetadata
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import NotEnoughReplicas, OctavoError
 from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -110,6 +110,11 @@ def test_one_bookie_down_keeps_acking_and_two_down_ack_nothing_until_they_return
             strict.send("t", b"one bookie")
         assert caught.value.code in {"DELIVERY_FAILED", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT"}
         strict.close(timeout=5)
+        settings = {"delivery_timeout_ms": 8_000, "request_timeout_ms": 2_000}
+        with client.producer(**settings) as late, pytest.raises(NotEnoughReplicas) as refused:
+            late.send("t", b"refused")
+        assert refused.value.retriable
+        assert "was not stored" in refused.value.cause
         cluster.restart("bookie-1")
         cluster.restart("bookie-2")
         with client.producer() as producer:
@@ -120,3 +125,4 @@ def test_one_bookie_down_keeps_acking_and_two_down_ack_nothing_until_they_return
         assert values[:21] == [b"three bookies", *(f"two bookies {n}".encode() for n in range(20))]
         # The send that failed had an unknown fate: it may be there, once, never twice (W-6).
         assert values.count(b"one bookie") <= 1
+        assert b"refused" not in values

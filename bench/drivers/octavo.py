@@ -1,0 +1,114 @@
+"""Octavo through its public SDK: the sync client for throughput, the async one for latency."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from bench import pacing
+from bench.drivers import POLL_TIMEOUT_S, MissedRecords, Visit, WriteSettings
+from octavo import AsyncClient, Client, Record
+
+POLL_RECORDS = 10_000
+BUFFER_BYTES = 64 << 20
+
+
+class OctavoDriver:
+    """One client of each kind, made when first needed."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._client = Client(servers)
+        self._producers: dict[WriteSettings, object] = {}
+
+    def write(self, topic: str, values: Iterable[bytes], settings: WriteSettings) -> int:
+        producer = self._producers.get(settings)
+        if producer is None:
+            producer = self._producers[settings] = self._client.producer(
+                batch_size=settings.batch_bytes,
+                linger_ms=settings.linger_ms,
+                compression_type=settings.compression,
+                buffer_memory=BUFFER_BYTES,
+            )
+        return producer.send_many(topic, values).count
+
+    def paced(
+        self, topic: str, per_s: float, count: int, make: Callable[[float], bytes]
+    ) -> list[float]:
+        return asyncio.run(self._paced(topic, per_s, count, make))
+
+    async def _paced(
+        self, topic: str, per_s: float, count: int, make: Callable[[float], bytes]
+    ) -> list[float]:
+        samples: list[float] = []
+        clock = time.monotonic
+        async with (
+            AsyncClient(self._servers) as client,
+            client.producer(linger_ms=0) as producer,
+        ):
+            await producer.send(topic, make(clock()))
+            schedule = pacing.soon(clock, per_s, count)
+            async for due in pacing.paced_async(schedule, clock, asyncio.sleep):
+                future = await producer.send_nowait(topic, make(due))
+                future.add_done_callback(lambda _, due=due: samples.append(clock() - due))
+            await producer.flush()
+        if len(samples) != count:
+            raise MissedRecords(f"{len(samples)} of {count} acknowledged")
+        return samples
+
+    def follow(
+        self, topic: str, count: int, ready: Callable[[], None], seen: Callable[[bytes], None]
+    ) -> None:
+        asyncio.run(self._follow(topic, count, ready, seen))
+
+    async def _follow(
+        self, topic: str, count: int, ready: Callable[[], None], seen: Callable[[bytes], None]
+    ) -> None:
+        got = 0
+        async with AsyncClient(self._servers) as client, client.reader(topic) as reader:
+            await reader.poll(1, 0.5)
+            ready()
+            while got < count:
+                records = await reader.poll(POLL_RECORDS, POLL_TIMEOUT_S)
+                if not records:
+                    raise MissedRecords(f"{got} of {count} records came")
+                for record in records:
+                    seen(record.value or b"")
+                got += len(records)
+
+    def read(self, topic: str, count: int, visit: Visit | None) -> tuple[int, int]:
+        rows = payload = 0
+        value = Record.value.__get__
+        with self._client.reader(topic, start="earliest") as reader:
+            while rows < count:
+                records = reader.poll(POLL_RECORDS, POLL_TIMEOUT_S)
+                if not records:
+                    raise MissedRecords(f"{rows} of {count} records came")
+                values = list(map(value, records))
+                rows += len(values)
+                payload += sum(map(len, values))
+                if visit is not None:
+                    visit(values)
+        return rows, payload
+
+    def read_arrow(self, topic: str, count: int, visit: Visit | None) -> tuple[int, int]:
+        rows = payload = 0
+        with self._client.reader(topic, start="earliest") as reader:
+            while rows < count:
+                batch = reader.poll_arrow(timeout=POLL_TIMEOUT_S)
+                if batch is None:
+                    raise MissedRecords(f"{rows} of {count} records came")
+                rows += batch.num_rows
+                payload += batch.column("value").nbytes
+                if visit is not None:
+                    visit(batch.column("value").to_pylist())
+        return rows, payload
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def connect(endpoint: Mapping[str, str]) -> OctavoDriver:
+    """From the endpoint of `bench.systems.octavo`."""
+    return OctavoDriver(endpoint["servers"])
