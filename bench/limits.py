@@ -1,23 +1,48 @@
-"""What the machine itself allows: appended bytes made durable per second."""
+"""What the disk itself allows: appended bytes made durable per second."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import threading
 import time
 
 PREALLOCATED_BYTES = 512 * 1024 * 1024
+COPIES = 3
 
 
 def fsync_mb_per_s(folder: pathlib.Path, block_bytes: int, total_bytes: int) -> float:
     """MB/s of writing `block_bytes` and fdatasync, one after the other, to a preallocated file."""
+    return _append(folder / "fsync-limit", block_bytes, total_bytes)
+
+
+def fsync_together_mb_per_s(
+    folder: pathlib.Path, block_bytes: int, total_bytes: int, files: int = COPIES
+) -> float:
+    """MB/s that each of `files` files gets when all are appended and synced at the same time.
+
+    This is what three bookies on one disk can share; the system calls leave the interpreter lock.
+    """
+    speeds = [0.0] * files
+
+    def one(number: int) -> None:
+        speeds[number] = _append(folder / f"fsync-limit-{number}", block_bytes, total_bytes)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(files)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return min(speeds)
+
+
+def _append(path: pathlib.Path, block_bytes: int, total_bytes: int) -> float:
     block = os.urandom(block_bytes)
-    path = folder / "fsync-limit"
     fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     try:
-        os.posix_fallocate(fd, 0, PREALLOCATED_BYTES)
+        os.posix_fallocate(fd, 0, min(max(total_bytes, block_bytes), PREALLOCATED_BYTES))
         os.fsync(fd)
-        count = min(total_bytes, PREALLOCATED_BYTES) // block_bytes
+        count = max(min(total_bytes, PREALLOCATED_BYTES) // block_bytes, 1)
         began = time.perf_counter()
         for _ in range(count):
             os.write(fd, block)

@@ -49,13 +49,18 @@ class Payload:
         """The pool over and over."""
         return itertools.cycle(self.pool)
 
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of all records of the pool."""
+        return self._ends[-1]
+
     def size_bytes(self, start: int, stop: int) -> int:
         """Bytes of the records number `start` up to, not including, `stop`."""
         return self._first(stop) - self._first(start)
 
     def _first(self, count: int) -> int:
         rounds, rest = divmod(count, len(self.pool))
-        return rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
+        return rounds * self.pool_bytes + (self._ends[rest - 1] if rest else 0)
 
 
 def load(spec: PayloadSpec) -> Payload:

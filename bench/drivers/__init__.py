@@ -36,10 +36,10 @@ class Driver(Protocol):
         """Send everything, return the number acknowledged once all are."""
         ...
 
-    def paced(self, topic: str, per_s: float, count: int, make: Callable[[float], bytes]) -> (
-        list[float]
-    ):
-        """Send one record per due time, no linger; seconds from due to acknowledged, each."""
+    def paced(
+        self, topic: str, per_s: float, count: int, make: Callable[[float], bytes]
+    ) -> list[float]:
+        """Send `make(due)` at each due time, no linger; seconds from due to acknowledged."""
         ...
 
     def follow(
@@ -63,6 +63,18 @@ class Driver(Protocol):
 
 class MissedRecords(RuntimeError):
     """Fewer records came, or were acknowledged, than must have been."""
+
+
+NEVER = float("inf")
+"""The latency of a record that was not acknowledged (yet)."""
+
+
+def complete(samples: list[float]) -> list[float]:
+    """The samples, none of which may be missing."""
+    missing = samples.count(NEVER)
+    if missing:
+        raise MissedRecords(f"{len(samples) - missing} of {len(samples)} acknowledged")
+    return samples
 
 
 POLL_TIMEOUT_S = 20.0

@@ -7,8 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from bench import pacing
-from bench.drivers import POLL_TIMEOUT_S, MissedRecords, Visit, WriteSettings
+from bench.drivers import (
+    NEVER,
+    POLL_TIMEOUT_S,
+    MissedRecords,
+    Visit,
+    WriteSettings,
+    complete,
+)
 from octavo import AsyncClient, Client, Record
+from octavo.client.messaging.futures import SendFuture
 
 POLL_RECORDS = 10_000
 BUFFER_BYTES = 64 << 20
@@ -41,21 +49,26 @@ class OctavoDriver:
     async def _paced(
         self, topic: str, per_s: float, count: int, make: Callable[[float], bytes]
     ) -> list[float]:
-        samples: list[float] = []
+        samples: list[float] = [NEVER] * count
         clock = time.monotonic
         async with (
             AsyncClient(self._servers) as client,
             client.producer(linger_ms=0) as producer,
         ):
-            await producer.send(topic, make(clock()))
+            number = 0
             schedule = pacing.soon(clock, per_s, count)
             async for due in pacing.paced_async(schedule, clock, asyncio.sleep):
-                future = await producer.send_nowait(topic, make(due))
-                future.add_done_callback(lambda _, due=due: samples.append(clock() - due))
+
+                def acknowledged(
+                    future: SendFuture, number: int = number, due: float = due
+                ) -> None:
+                    if future.exception() is None:
+                        samples[number] = clock() - due
+
+                producer.send_nowait(topic, make(due)).add_done_callback(acknowledged)
+                number += 1
             await producer.flush()
-        if len(samples) != count:
-            raise MissedRecords(f"{len(samples)} of {count} acknowledged")
-        return samples
+        return complete(samples)
 
     def follow(
         self, topic: str, count: int, ready: Callable[[], None], seen: Callable[[bytes], None]
