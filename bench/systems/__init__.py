@@ -67,8 +67,11 @@ class System(ABC):
         """Drop what the servers themselves keep in memory of recent records, where they do."""
         return
 
-    def native(self, seconds: float) -> Mapping[str, float]:
-        """Results of the system's own load tool: `native_*` measures. Empty without one."""
+    def native(self, seconds: float, mbps: float) -> Mapping[str, float]:
+        """Results of the system's own load tool: `native_*` measures. Empty without one.
+
+        `mbps` is what the Python client reached: the tool is given about `seconds` of work.
+        """
         return {}
 
 

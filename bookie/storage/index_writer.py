@@ -4,8 +4,8 @@ B-10, B-11)."""
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
@@ -13,10 +13,19 @@ from octavo.bookie.journal.segment import FooterBuilder
 from octavo.bookie.storage.index import EntryIndex, IndexApplier
 from octavo.runtime.clock import Clock
 
-GROUPS_MAX = 16
+GROUPS_MAX = 256
 """Groups the index may lag behind the journal; beyond it the commit thread waits."""
+LAG_BYTES_MAX = 32 * 1024 * 1024
+"""Likewise for the bytes of their entries, which stay in memory until they are indexed."""
+GATHER_S = 0.02
+"""How long durable groups are collected before one RocksDB batch. Nobody waits for it: entries are
+acknowledged after the sync and read from memory until the index answers for them (B-5)."""
 MERGE_RECORDS_MAX = 8192
 """Records applied in one RocksDB batch."""
+
+
+def _nbytes(group: CommittedGroup) -> int:
+    return sum(item.nbytes for item in group.items)
 
 
 class IndexWriter:
@@ -45,12 +54,15 @@ class IndexWriter:
         self._flushed_s = clock.monotonic()
         self._on_visible = on_visible
         self._on_failure = on_failure
-        self._queue: queue.Queue[CommittedGroup | RetiredSegment | None] = queue.Queue(GROUPS_MAX)
+        self._condition = threading.Condition()
+        self._queue: deque[CommittedGroup | RetiredSegment] = deque()  # guarded by _condition
+        self._queued_bytes = 0  # guarded by _condition
+        self._stopping = False  # guarded by _condition
         self._footer = FooterBuilder()
         self._dirty = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._dead = threading.Event()
+        self._dead = False  # guarded by _condition
 
     def start(self) -> None:
         """Start the thread; the running loop receives callbacks."""
@@ -61,23 +73,22 @@ class IndexWriter:
     def put(self, work: CommittedGroup | RetiredSegment) -> None:
         """Hand over durable work, in stream order; blocks while the index lags (commit thread
         only)."""
-        while not self._dead.is_set():
-            try:
-                self._queue.put(work, timeout=1.0)
-            except queue.Full:
-                continue
-            return
+        with self._condition:
+            while self._is_full() and not self._dead:
+                self._condition.wait()
+            self._queue.append(work)
+            if isinstance(work, CommittedGroup):
+                self._queued_bytes += _nbytes(work)
+            if len(self._queue) == 1 or self._is_full():
+                self._condition.notify_all()
 
     def stop(self) -> None:
         """Apply what is queued, flush, end the thread (blocking)."""
         if self._thread is None:
             return
-        while not self._dead.is_set():
-            try:
-                self._queue.put(None, timeout=1.0)
-            except queue.Full:
-                continue
-            break
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
         self._thread.join()
 
     def _call_loop(self, function: Callable[..., None], argument: object) -> None:
@@ -95,35 +106,49 @@ class IndexWriter:
         except Exception as error:  # noqa: BLE001 - B-8: whatever failed, the process must stop
             self._call_loop(self._on_failure, error)
         finally:
-            self._dead.set()
+            with self._condition:
+                self._dead = True
+                self._condition.notify_all()
+
+    def _is_full(self) -> bool:
+        return len(self._queue) >= GROUPS_MAX or self._queued_bytes >= LAG_BYTES_MAX
+
+    def _take(self, timeout_s: float) -> list[CommittedGroup | RetiredSegment] | None:
+        """All queued work after a moment of gathering; empty at the timeout, None to end."""
+        with self._condition:
+            if not self._queue and not self._stopping:
+                self._condition.wait(timeout_s)
+            if self._queue and not self._stopping:
+                self._condition.wait_for(lambda: self._stopping or self._is_full(), GATHER_S)
+            if not self._queue:
+                return None if self._stopping else []
+            work = list(self._queue)
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._condition.notify_all()
+            return work
 
     def _step(self) -> bool:
-        """Handle one piece of work and what queued behind it; False to end."""
+        """Handle what is queued; False to end."""
         due_s = self._flushed_s + self._flush_interval_s - self._clock.monotonic()
         if due_s <= 0:
             self._flush()
             return True
-        try:
-            work = self._queue.get(timeout=due_s)
-        except queue.Empty:
-            return True
+        work = self._take(due_s)
+        if work is None:
+            return False
         groups: list[CommittedGroup] = []
         records = 0
-        while isinstance(work, CommittedGroup):
-            groups.append(work)
-            self._applier.add_group(work, self._footer)
-            records += sum(item.records for item in work.items)
-            if records >= MERGE_RECORDS_MAX:
-                work = None
-                break
-            try:
-                work = self._queue.get_nowait()
-            except queue.Empty:
-                work = None
-                break
-        else:
-            self._apply(groups)
-            return self._other(work)
+        for piece in work:
+            if isinstance(piece, CommittedGroup):
+                groups.append(piece)
+                self._applier.add_group(piece, self._footer)
+                records += sum(item.records for item in piece.items)
+            if records >= MERGE_RECORDS_MAX or isinstance(piece, RetiredSegment):
+                self._apply(groups)
+                groups, records = [], 0
+            if isinstance(piece, RetiredSegment):
+                self._seal(piece)
         self._apply(groups)
         return True
 
@@ -133,12 +158,6 @@ class IndexWriter:
         self._applier.commit(groups[-1].mark)
         self._dirty = True
         self._call_loop(self._on_visible, [item for group in groups for item in group.items])
-
-    def _other(self, work: RetiredSegment | None) -> bool:
-        if work is None:
-            return False
-        self._seal(work)
-        return True
 
     def _flush(self) -> None:
         """B-11: a flush in time bounds what a boot must replay."""
