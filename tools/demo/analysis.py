@@ -21,6 +21,7 @@ _VALUE = "carrier string, distance bigint, arr_delay bigint"
 def session() -> SparkSession:
     """A small local session; workers use this interpreter."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     return (
