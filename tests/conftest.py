@@ -10,6 +10,11 @@ import os
 
 from hypothesis import settings
 
+import octavo
+
+# Before anything loads gRPC: importing the package turns off its fork handlers.
+assert octavo.__version__
+
 pytest_plugins = [
     "tests.fix_zookeeper",
     "tests.fix_cluster",

@@ -5,15 +5,8 @@ The names are loaded on first use, so importing the package costs nothing (see D
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING
-
-# gRPC's own fork handlers, on by default in its core, restart its threads in a forked child while
-# its Python layer does not take part; the child then dies of a segmentation fault now and then. A
-# client is refused after a fork anyway (ForkedClientError), so they are turned off before gRPC
-# starts. Set the variable yourself to keep them for other uses of gRPC in the same process.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _HOMES = {
     "Admin": "sync",
