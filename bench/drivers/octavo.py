@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+import pyarrow.compute as pc
+
 from bench import pacing
 from bench.drivers import (
     NEVER,
@@ -19,7 +21,7 @@ from octavo import AsyncClient, Client, Record
 from octavo.client.messaging.futures import SendFuture
 
 POLL_RECORDS = 10_000
-BUFFER_BYTES = 64 << 20
+BUFFER_BYTES = 32 << 20
 
 
 class OctavoDriver:
@@ -113,7 +115,7 @@ class OctavoDriver:
                 if batch is None:
                     raise MissedRecords(f"{rows} of {count} records came")
                 rows += batch.num_rows
-                payload += batch.column("value").nbytes
+                payload += pc.sum(pc.binary_length(batch.column("value"))).as_py()
                 if visit is not None:
                     visit(batch.column("value").to_pylist())
         return rows, payload
