@@ -22,12 +22,18 @@ from octavo.proto import batch as batch_format
 RECORD_OVERHEAD_BYTES = 24
 """Counted for each record: timestamp, two offsets, validity bits."""
 MAX_BATCH_RECORDS = batch_format.MAX_RECORDS
+MERGED_BYTES_MAX = 512 * 1024
+MERGED_BATCHES_MAX = 8
+"""Batches that queued while their partition's window was full go out as one, up to this size and
+this many times `batch_size`: with five in flight, small ones would leave the disk waiting for round
+trips."""
 
 
 class Batch(Completion):
     """Records of one partition that are stored whole or not at all (A2)."""
 
     __slots__ = (
+        "absorbed",
         "count",
         "created_s",
         "due",
@@ -53,9 +59,31 @@ class Batch(Completion):
         """To be sent as soon as the partition has room: linger over, flush, or a waiting send."""
         self.make: Callable[[tuple[int, int, int]], bytes] | None = None
         """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
+        self.absorbed: list[tuple[Batch, int]] = []
+        """Batches that travel in this one, and the index of their first record in it."""
         self.payload = b""
         """The encoded batch, kept for retries."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
+
+    def absorb(self, other: Batch) -> None:
+        """Take over the records of a later batch of the same partition; neither was sent yet."""
+        self.absorbed.append((other, self.count))
+        self.timestamps_ms.extend(other.timestamps_ms)
+        self.keys.extend(other.keys)
+        self.values.extend(other.values)
+        if self.headers is not None or other.headers is not None:
+            own = self.headers if self.headers is not None else [NO_HEADERS] * self.count
+            self.headers = [*own, *(other.headers or [NO_HEADERS] * other.count)]
+        self.count += other.count
+        self.size_bytes += other.size_bytes
+        other.release()
+
+    def split(self) -> list[tuple[Batch, int]]:
+        """This batch and those it absorbed, each with its own count again, to be completed."""
+        parts = [(self, 0), *self.absorbed]
+        self.count -= sum(other.count for other, _ in self.absorbed)
+        self.absorbed = []
+        return parts
 
     def encoded(self, codec: int, producer: tuple[int, int, int]) -> bytes:
         """The batch's bytes under `producer`; columns are released once encoded."""
@@ -96,7 +124,7 @@ class Batch(Completion):
 class Slot:
     """One partition's place in the accumulator: at most one open batch, then closed ones."""
 
-    __slots__ = ("closed", "delivery", "open", "partition", "topic")
+    __slots__ = ("closed", "delivery", "merged_bytes_max", "open", "partition", "topic")
 
     def __init__(self, delivery: Partition) -> None:
         self.topic = delivery.topic
@@ -105,6 +133,8 @@ class Slot:
         """The same partition's state in the delivery core."""
         self.open: Batch | None = None
         self.closed: deque[Batch] = deque()
+        self.merged_bytes_max = 0
+        """How large batches may grow by merging; 0: never (batching is off, or a topic's limit)."""
 
     @property
     def waiting(self) -> int:
@@ -294,7 +324,7 @@ class Accumulator:
     def take(self, slot: Slot) -> Batch | None:
         """The next batch of `slot` to send; removes the slot from `ready` when there is none."""
         if slot.closed:
-            return slot.closed.popleft()
+            return self._merged(slot)
         batch = slot.open
         if batch is not None and batch.due:
             slot.open = None
@@ -302,6 +332,22 @@ class Accumulator:
             return batch
         self.ready.pop(slot, None)
         return None
+
+    def _merged(self, slot: Slot) -> Batch:
+        batch = slot.closed.popleft()
+        while slot.closed:
+            other = slot.closed[0]
+            if (
+                batch.make is not None
+                or other.make is not None
+                or batch.size_bytes + other.size_bytes > slot.merged_bytes_max
+                or batch.count + other.count > MAX_BATCH_RECORDS
+            ):
+                break
+            slot.closed.popleft()
+            batch.absorb(other)
+            del self.pending[other]
+        return batch
 
     def take_expired(self, created_before_s: float) -> list[Batch]:
         """Remove batches that were never sent and are older than the delivery timeout (I4)."""

@@ -15,7 +15,7 @@ import grpc
 
 from octavo.client.messaging.config import ClientConfig
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.batch import MAX_RECORD_BYTES
+from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.runtime.clock import Clock
@@ -63,6 +63,8 @@ class TopicView(NamedTuple):
     partitions: int
     owners: tuple[str, ...]
     """Address of each partition's owner; empty: not known."""
+    batch_bytes_max: int = MAX_BATCH_BYTES
+    """The largest batch the topic takes."""
 
 
 Call = Callable[
@@ -180,7 +182,8 @@ class Cluster:
             if not topic.HasField("error"):
                 parts = sorted(topic.partitions, key=lambda item: item.partition)
                 owners = tuple(part.owner_address for part in parts)
-                self.views[topic.name] = TopicView(topic.name, len(parts), owners)
+                limit = int(topic.config.get("max.message.bytes", MAX_BATCH_BYTES))
+                self.views[topic.name] = TopicView(topic.name, len(parts), owners, limit)
             elif from_wire(topic.error).code == UnknownTopic.code:
                 self.views.pop(topic.name, None)
 

@@ -214,7 +214,7 @@ async def test_send_many_larger_than_the_buffer_streams(
 async def test_send_many_raises_the_first_error_with_a_note(
     client: AsyncClient, fake: FakeCluster
 ) -> None:
-    async with client.producer(batch_size=200) as producer:
+    async with client.producer(batch_size=0) as producer:
         await producer.send("one", b"warm")
         fake.brokers[0].faults.refuse = [InvalidRecord("refused by the test")]
         with pytest.raises(InvalidRecord) as caught:

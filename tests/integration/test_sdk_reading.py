@@ -211,7 +211,7 @@ async def test_reading_follows_a_moved_partition(client: AsyncClient, fake: Fake
 
 
 async def test_prefetch_stays_within_its_bounds(client: AsyncClient) -> None:
-    async with client.producer(compression_type="none", batch_size=10_000) as producer:
+    async with client.producer(compression_type="none", batch_size=5_000) as producer:
         await producer.send_many("one", (b"x" * 1000 for _ in range(2000)))
     reader = client.reader(
         "one", prefetch_max_partition_bytes=50_000, max_partition_fetch_bytes=50_000

@@ -170,3 +170,54 @@ def test_oldest_ready(count: int) -> None:
     for n in range(count):
         append(accumulator, slot, row(10), float(n))
     assert accumulator.oldest_ready_s() == 0.0
+
+
+def test_batches_that_queued_go_out_as_one_and_complete_as_they_were() -> None:
+    accumulator, slot = made()
+    slot.merged_bytes_max = 2500
+    batches = [append(accumulator, slot, row(900, b"%d" % n), float(n)) for n in range(4)]
+    accumulator.close_open(slot)
+    taken = accumulator.take(slot)
+    assert taken is batches[0]
+    assert taken is not None
+    assert (taken.count, taken.size_bytes, taken.created_s) == (2, 1800, 0.0)
+    rows = batch_format.decode_rows(taken.encoded(batch_format.Codec.NONE, (1, 0, 5)))
+    assert (rows.values, rows.header.record_count, rows.header.base_sequence) == (
+        [b"0", b"1"],
+        2,
+        5,
+    )
+    assert accumulator.pending_records() == 4
+    for part, start in taken.split():
+        part.succeed(100 + start)
+    assert [batch.base_offset for batch in batches[:2]] == [100, 101]
+    assert [batch.done for batch in batches] == [True, True, False, False]
+    accumulator.finished([taken])
+    assert accumulator.free_bytes == 10_000 - 1800
+    assert accumulator.pending_records() == 2
+
+
+def test_merging_keeps_headers_with_their_records_and_leaves_arrow_batches_alone() -> None:
+    accumulator, slot = made()
+    slot.merged_bytes_max = 10_000
+    append(accumulator, slot, row(900, b"plain"), 0.0)
+    append(accumulator, slot, (7, b"k", b"marked", (("h", b"1"),), 900), 0.0)
+    accumulator.close_open(slot)
+    arrow = Batch("t", 0, 0.0)
+    arrow.count, arrow.size_bytes = 3, 100
+    arrow.make = lambda _: b"made"
+    accumulator.append_made(slot, arrow)
+    taken = accumulator.take(slot)
+    assert taken is not None
+    rows = batch_format.decode_rows(taken.encoded(batch_format.Codec.NONE, (-1, -1, -1)))
+    assert rows.values == [b"plain", b"marked"]
+    assert rows.headers == [[], [("h", b"1")]]
+    assert accumulator.take(slot) is arrow
+
+
+def test_batches_are_not_merged_when_batching_is_off() -> None:
+    accumulator, slot = made(batch_size=0)
+    for _ in range(3):
+        append(accumulator, slot, row(10), 0.0)
+    counts = [batch.count for batch in iter(lambda: accumulator.take(slot), None) if batch]
+    assert counts == [1, 1, 1]
