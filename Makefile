@@ -9,11 +9,11 @@ PYTEST_ARGS ?=
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench proto clean
+.PHONY: help setup demo test lint format bench bench-quick bench-peers proto clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | \
-	  while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
+	  while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 $(READY): pyproject.toml tools/setup.py
 	@$(PYTHON) tools/setup.py
@@ -39,7 +39,15 @@ format: $(READY) ## let ruff rewrite what it can
 	.venv/bin/ruff format .
 
 bench: $(READY) ## throughput and latency, with the machine's own limits beside them
-	@PYTHONPATH=. $(PY) -m bench.bench
+	@PYTHONPATH=. $(PY) -m bench.bench $(ARGS)
+
+bench-quick: $(READY) ## the same in less than a minute, one round, one line at the end
+	@PYTHONPATH=. $(PY) -m bench.quick
+
+bench-peers: $(READY) ## Octavo beside Kafka, NATS and RabbitMQ on this machine, in turn, in one table
+	@$(PY) -c 'import confluent_kafka, matplotlib, nats, pika, rstream' 2>/dev/null || \
+	  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@PYTHONPATH=. $(PY) -m bench.compare $(ARGS)
 
 proto: $(READY) ## regenerate the protobuf and gRPC code
 	@$(PY) tools/gen_proto.py

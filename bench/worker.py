@@ -72,7 +72,9 @@ class Worker:
         settings = drivers.WriteSettings.of(job["settings"])
         stream = payload.stream()
         count_max = max(int(job["bytes_max"]) * len(payload.pool) // payload.pool_bytes, 1)
-        warm = self._send(pacing.Limited(stream, clock, job["warmup_s"], count_max), settings)
+        warm = 0
+        if job["warmup_s"]:
+            warm = self._send(pacing.Limited(stream, clock, job["warmup_s"], count_max), settings)
         self._ready()
         cpu_s, began = time.process_time(), clock()
         count = self._send(pacing.Limited(stream, clock, job["seconds"], count_max), settings)

@@ -30,7 +30,8 @@ class System(ABC):
     """True where reading consumes."""
     has_arrow = False
     has_lz4 = False
-    can_partition = True
+    settle_factor = 1.0
+    """How much longer than others its servers must work before they are at full speed."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder

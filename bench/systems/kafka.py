@@ -39,6 +39,7 @@ class Kafka(System):
     setting = "page cache, no fsync"
     driver = "kafka"
     has_lz4 = True
+    settle_factor = 15.0
     flush_messages = 0
     """`log.flush.interval.messages`; 0 leaves Kafka's default: never."""
 

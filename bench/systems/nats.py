@@ -28,7 +28,6 @@ class Nats(System):
     setting = "page cache, fsync every 2 min"
     driver = "nats"
     packs = True
-    can_partition = False
     sync_interval = ""
     """`sync_interval` of JetStream; empty leaves the default."""
 

@@ -30,7 +30,6 @@ class RabbitQuorum(System):
     driver = "rabbit_queue"
     packs = True
     reads_once = True
-    can_partition = False
 
     def __init__(self, folder: pathlib.Path) -> None:
         super().__init__(folder)
