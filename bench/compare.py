@@ -35,7 +35,7 @@ def main() -> int:
     with campaign.work_folder() as work:
         chosen = [SYSTEMS[name] for name in args.only]
         found = campaign.run("Octavo and its peers", chosen, plan, args.cells, work)
-    found.finish(Console(width=max(Console().width, 60 + 22 * len(found.systems))))
+    found.finish(Console(width=max(Console().width, 64 + 17 * len(found.systems))))
     if "octavo" in found.systems:
         print(bench.summary(found))
     failed = any(result.failures for result in found.systems.values())

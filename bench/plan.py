@@ -44,9 +44,9 @@ class Plan(NamedTuple):
 QUICK = Plan(
     rounds=1,
     warmup_s=1.0,
-    write_s=2.5,
-    write_bytes_max=384 * MIB,
-    w2_bytes_max=192 * MIB,
+    write_s=2.0,
+    write_bytes_max=256 * MIB,
+    w2_bytes_max=128 * MIB,
     w3_count=3_000,
     w4_count=1_000,
     latency_warmup=1_000,
@@ -54,7 +54,7 @@ QUICK = Plan(
     fanout_s=2.0,
     native_s=0,
     limit_bytes=96 * MIB,
-    relay_s=2.0,
+    relay_s=1.5,
     settle_s=0,
     json_records=100_000,
 )

@@ -110,9 +110,9 @@ def show(
 ) -> None:
     """The table on the screen."""
     table = Table(title=title)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="right")
     for label, cells in body:
         table.add_row(label, *cells)
     screen.print(table)
@@ -138,8 +138,8 @@ class Report:
     def body(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
         """Column heads and lines of the main table."""
         columns = self.spreads()
-        heads = [f"{name}: {self.systems[name].setting}" for name in columns]
-        return heads, lines(ROWS, columns)
+        settings = [result.setting for result in self.systems.values()]
+        return list(columns), [("setting", settings), *lines(ROWS, columns)]
 
     def limit_body(self) -> list[tuple[str, list[str]]]:
         """Lines of the table of limits."""

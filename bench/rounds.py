@@ -32,6 +32,8 @@ from bench.systems import System
 ALL_CELLS = ("w1", "w1_many", "w1_1k", "w2", "w3", "w4", "w5", "w6", "verify", "native")
 GB = 1e9
 BATCHES = (("64k", 64 * KIB), ("1m", MIB))
+BUFFER_BYTES = 32 * MIB
+"""Of a producer alone; several together get twice that in all, so that a slow system can drain."""
 SETTLE_CAP_BYTES = 512 * MIB
 
 
@@ -100,12 +102,15 @@ class Round:
         print(f"bench: {self._system.name}: {name}", file=sys.stderr, flush=True)
         try:
             work()
-        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        except subprocess.TimeoutExpired as error:
+            reason = f"no end after {error.timeout:.0f} s"
+        except (RuntimeError, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self._failures[name] = reason
-            print(f"bench: {self._system.name}: {name} failed: {reason}", file=sys.stderr)
-            return False
-        return True
+        else:
+            return True
+        self._failures[name] = reason
+        print(f"bench: {self._system.name}: {name} failed: {reason}", file=sys.stderr)
+        return False
 
     def _start(self) -> None:
         """Start, and work the servers warm: a JIT compiler needs more than one workload's start."""
@@ -140,6 +145,7 @@ class Round:
             "batch_bytes": batch_bytes,
             "linger_ms": LINGER_MS,
             "compression": compression,
+            "buffer_bytes": max(BUFFER_BYTES // len(specs), BUFFER_BYTES // 4),
         }
         return [
             self._job(
@@ -286,7 +292,7 @@ class Round:
             topics = ("w5-random", "w5-json")
             for topic, spec in zip(topics, (PayloadSpec(RECORD_BYTES, 5), self._json), strict=True):
                 self._produce(topic, [spec], 64 * KIB, float("inf"), size, warmup_s=0)
-        self._system.forget_caches()
+        self._system.forget_caches([topic for topic in topics if topic in self._written])
         for topic, mark in zip(topics, ("", "json_"), strict=True):
             if topic not in self._written or (self._system.reads_once and mark):
                 continue
@@ -295,9 +301,14 @@ class Round:
                 self._read(topic, f"w5_{mark}arrow", arrow=True)
         self._note_arrow_ratio()
 
+    def _read_job(self, topic: str, count: int, *, arrow: bool) -> dict[str, object]:
+        others = [name for name in ("w2", "w1-64k") if name in self._written and name != topic]
+        warm = others[0] if others and not self._system.reads_once else ""
+        return self._job("read", topic, count=count, arrow=arrow, warm_topic=warm)
+
     def _read(self, topic: str, name: str, *, arrow: bool) -> None:
-        count = self._written[topic].count
-        (result,) = crew.run([self._job("read", topic, count=count, arrow=arrow)], self._log)
+        job = self._read_job(topic, self._written[topic].count, arrow=arrow)
+        (result,) = crew.run([job], self._log)
         seconds = crew.span_s([result])
         self._measures[f"{name}_rps"] = result["records"] / seconds
         self._measures[f"{name}_mbps"] = result["bytes"] / seconds / 1e6
@@ -318,7 +329,7 @@ class Round:
         self._system.create_topic("w6", PARTITIONS)
         spec = PayloadSpec(size, 6)
         readers = 1 if self._system.reads_once else READERS
-        jobs = [self._job("read", "w6", count=count, arrow=self._system.has_arrow)] * readers
+        jobs = [self._read_job("w6", count, arrow=self._system.has_arrow)] * readers
         jobs += self._write_jobs("w6", [spec], 64 * KIB, float("inf"), count * size, 0)
         results = crew.run(jobs, self._log)
         delivered = sum(result["bytes"] for result in results[:-1])

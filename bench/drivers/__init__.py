@@ -20,12 +20,20 @@ class WriteSettings(NamedTuple):
     batch_bytes: int
     linger_ms: int
     compression: str
+    buffer_bytes: int
+    """Records accepted and not yet acknowledged."""
+    spread: bool = False
+    """Each record to the next partition, instead of whole batches in turn."""
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> WriteSettings:
         """From JSON."""
         return cls(
-            int(str(given["batch_bytes"])), int(str(given["linger_ms"])), str(given["compression"])
+            int(str(given["batch_bytes"])),
+            int(str(given["linger_ms"])),
+            str(given["compression"]),
+            int(str(given["buffer_bytes"])),
+            bool(given.get("spread", False)),
         )
 
 

@@ -56,7 +56,7 @@ class KafkaDriver:
                 "message.max.bytes": 8_000_000,
                 "compression.type": settings.compression,
                 "queue.buffering.max.messages": QUEUE_RECORDS,
-                "queue.buffering.max.kbytes": QUEUE_KIB,
+                "queue.buffering.max.kbytes": settings.buffer_bytes // 1024,
             }
         )
 
@@ -94,7 +94,7 @@ class KafkaDriver:
     ) -> list[float]:
         clock, pause = time.monotonic, threading.Event()
         samples = [NEVER] * count
-        producer = self._producer(WriteSettings(65_536, 0, "none"))
+        producer = self._producer(WriteSettings(65_536, 0, "none", 32 << 20))
         producer.produce(topic, make(clock()))
         producer.flush()
         stop = threading.Event()

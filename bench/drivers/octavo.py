@@ -21,7 +21,6 @@ from octavo import AsyncClient, Client, Record
 from octavo.client.messaging.futures import SendFuture
 
 POLL_RECORDS = 10_000
-BUFFER_BYTES = 32 << 20
 
 
 class OctavoDriver:
@@ -39,7 +38,8 @@ class OctavoDriver:
                 batch_size=settings.batch_bytes,
                 linger_ms=settings.linger_ms,
                 compression_type=settings.compression,
-                buffer_memory=BUFFER_BYTES,
+                buffer_memory=settings.buffer_bytes,
+                partitioner="round_robin" if settings.spread else "murmur2",
             )
         return producer.send_many(topic, values).count
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 class Unavailable(RuntimeError):
@@ -64,8 +64,11 @@ class System(ABC):
     def versions(self) -> Mapping[str, str]:
         """Versions of server and client."""
 
-    def forget_caches(self) -> None:
-        """Drop what the servers themselves keep in memory of recent records, where they do."""
+    def forget_caches(self, topics: Sequence[str]) -> None:
+        """Drop what the servers themselves keep in memory of recent records, where they do.
+
+        The topics are ready to be read afterwards.
+        """
         return
 
     def native(self, seconds: float, mbps: float) -> Mapping[str, float]:

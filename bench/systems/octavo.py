@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import grpc
 
@@ -62,7 +62,11 @@ class Octavo(System):
     def versions(self) -> Mapping[str, str]:
         return {"octavo": octavo.__version__, "grpcio": grpc.__version__}
 
-    def forget_caches(self) -> None:
+    def forget_caches(self, topics: Sequence[str]) -> None:
         """A restarted broker has an empty tail cache; the bookies keep none of records."""
         for name in [name for name in self.cluster.processes if name.startswith("broker-")]:
+            self.cluster.terminate(name)
             self.cluster.restart(name)
+        with Client(self.cluster.bootstrap_servers) as client:
+            for topic in topics:  # asking for offsets makes the new broker load the partitions
+                client.admin.list_offsets(topic)

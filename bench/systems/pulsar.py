@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from bench.systems import System, Unavailable
 
 REASON = (
-    "its broker cannot be had by package name alone: Maven Central serves org.apache.pulsar:"
-    "pulsar-broker 4.0 without pulsar-opentelemetry and jetcd-core-shaded, which it needs, and "
-    "no other registry is used here"
+    "its broker cannot be had by package name: Maven's registry has pulsar-broker 4.0 without "
+    "pulsar-opentelemetry and jetcd-core-shaded, which it needs"
 )
 
 

@@ -173,8 +173,17 @@ class RabbitQuorum(System):
         self.create_topic("native", 1)
         words = ["-h", f"amqp://guest:guest@127.0.0.1:{self._amqp[0]}", "-u", "native", "-p"]
         words += ["-x", "1", "-y", "0", "-s", "1024", "-c", "500", "-f", "persistent"]
+        words += ["-z", f"{max(seconds, 1):.0f}"]
         done = subprocess.run(
-            [java, "-cp", classes, "com.rabbitmq.perf.PerfTest", *words, "-z", f"{seconds:.0f}"],
+            [
+                java,
+                "-cp",
+                classes,
+                "com.rabbitmq.perf.PerfTest",
+                *words,
+                "-z",
+                f"{max(seconds, 1):.0f}",
+            ],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
