@@ -15,11 +15,11 @@ LEAD_S = 0.05
 
 
 class Schedule(NamedTuple):
-    """`count` moments, `per_s` of them in each second, from `start_s` on."""
+    """`records` moments, `per_s` of them in each second, from `start_s` on."""
 
     start_s: float
     per_s: float
-    count: int
+    records: int
 
     def due(self, number: int) -> float:
         """When record `number` is due, whatever happened to those before it."""
@@ -37,7 +37,7 @@ def paced(schedule: Schedule, clock: Clock, wait: Callable[[float], object]) -> 
     Latency counted from the yielded time therefore contains the time a record had to queue
     behind slower ones (no coordinated omission).
     """
-    for number in range(schedule.count):
+    for number in range(schedule.records):
         due = schedule.due(number)
         while (early_s := due - clock()) > 0:
             wait(early_s)
@@ -48,7 +48,7 @@ async def paced_async(
     schedule: Schedule, clock: Clock, wait: Callable[[float], Awaitable[object]]
 ) -> AsyncIterator[float]:
     """The same on an event loop; a late caller still lets the loop run between records."""
-    for number in range(schedule.count):
+    for number in range(schedule.records):
         due = schedule.due(number)
         early_s = due - clock()
         await wait(max(early_s, 0.0))

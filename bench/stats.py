@@ -43,10 +43,8 @@ def percentile(ordered: Sequence[float], fraction: float) -> float:
 def latency(samples_s: Sequence[float]) -> Latency:
     """p50, p99, p99.9 and the maximum of samples in seconds."""
     ordered = sorted(samples_s)
-    return Latency(
-        *(1e3 * percentile(ordered, fraction) for fraction in (0.5, 0.99, 0.999)),
-        max_ms=1e3 * ordered[-1],
-    )
+    p50, p99, p999 = (1e3 * percentile(ordered, fraction) for fraction in (0.5, 0.99, 0.999))
+    return Latency(p50, p99, p999, 1e3 * ordered[-1])
 
 
 def spread(values: Sequence[float]) -> Spread:
