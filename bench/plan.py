@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     limit_bytes: int
     relay_s: float
     settle_s: float
-    """Writes before a round's first measure, per second of the system's own warm-up factor."""
+    """Length of each settling step of a round's start; 0: no settling."""
     json_records: int
 
 
@@ -73,7 +73,7 @@ STANDARD = Plan(
     native_s=0,
     limit_bytes=256 * MIB,
     relay_s=4.0,
-    settle_s=1.0,
+    settle_s=4.0,
     json_records=336_776,
 )
 

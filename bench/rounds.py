@@ -34,7 +34,9 @@ GB = 1e9
 BATCHES = (("64k", 64 * KIB), ("1m", MIB))
 BUFFER_BYTES = 32 * MIB
 """Of a producer alone; several together get twice that in all, so that a slow system can drain."""
-SETTLE_CAP_BYTES = 512 * MIB
+SETTLE_STEP_BYTES = 384 * MIB
+SETTLE_GAIN = 0.05
+"""A settling step that is faster than the best by less than this ends the settling."""
 
 
 class Outcome(NamedTuple):
@@ -113,12 +115,26 @@ class Round:
         return False
 
     def _start(self) -> None:
-        """Start, and work the servers warm: a JIT compiler needs more than one workload's start."""
+        """Start, and work the servers warm in everything that will be measured.
+
+        A JIT compiler needs tens of seconds of CPU before a server is at its speed: writing goes
+        on in steps until one is hardly faster than the best before it.
+        """
         self._system.start()
-        seconds = self._plan.settle_s * self._system.settle_factor
-        if seconds > 0:
-            spec = PayloadSpec(RECORD_BYTES, 99)
-            self._produce("settle", [spec], 64 * KIB, seconds, SETTLE_CAP_BYTES, warmup_s=0)
+        seconds = self._plan.settle_s
+        if seconds <= 0:
+            return
+        best = 0.0
+        for step in range(1, self._system.settle_steps_max + 1):
+            spec, topic = PayloadSpec(RECORD_BYTES, 99), f"settle-{step}"
+            written = self._produce(topic, [spec], 64 * KIB, seconds, SETTLE_STEP_BYTES, warmup_s=0)
+            steady = written.mb_per_s < best * (1 + SETTLE_GAIN)
+            best = max(best, written.mb_per_s)
+            if steady and step >= self._system.settle_steps_min:
+                break
+        crew.run([self._read_job(topic, written.count, arrow=False)], self._log)
+        self._system.create_topic("settle-paced", 1)
+        crew.run([self._paced("settle-paced", W3_PER_S, round(W3_PER_S * seconds))], self._log)
 
     # --- jobs --------------------------------------------------------------------------------
 

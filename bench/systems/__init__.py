@@ -30,8 +30,9 @@ class System(ABC):
     """True where reading consumes."""
     has_arrow = False
     has_lz4 = False
-    settle_factor = 1.0
-    """How much longer than others its servers must work before they are at full speed."""
+    settle_steps_min = 1
+    settle_steps_max = 3
+    """Steps of writing before the first measure; a JIT-compiled server needs more of them."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder

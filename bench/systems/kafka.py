@@ -39,7 +39,8 @@ class Kafka(System):
     setting = "page cache, no fsync"
     driver = "kafka"
     has_lz4 = True
-    settle_factor = 15.0
+    settle_steps_min = 6
+    settle_steps_max = 15
     flush_messages = 0
     """`log.flush.interval.messages`; 0 leaves Kafka's default: never."""
 
