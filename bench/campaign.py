@@ -74,13 +74,16 @@ def run(
         ready.append(system)
         found.systems[system.name] = report.SystemResult(system.setting, {}, [], {})
     records = json_records(work, plan)
+    report.RESULTS.mkdir(parents=True, exist_ok=True)
+    log = report.RESULTS / "workers.log"
+    log.write_bytes(b"")
     for number in range(plan.rounds):
         say(f"round {number + 1} of {plan.rounds}, load average {machine.load_now():.1f}")
         found.loads.append(machine.load_now())
         found.limits.append(measure_limits(work, plan))
         turn = number % max(len(ready), 1)
         for system in ready[turn:] + ready[:turn]:
-            outcome = Round(system, plan, records, work / "workers.log").run(cells)
+            outcome = Round(system, plan, records, log).run(cells)
             before = found.systems[system.name]
             found.systems[system.name] = before._replace(versions=system.versions())
             before.runs.append(outcome.measures)

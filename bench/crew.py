@@ -89,7 +89,13 @@ class Hand:
 class Crew:
     """Workers of one cell. `with Crew(jobs, log) as crew: crew.go(); results = crew.results()`."""
 
-    def __init__(self, jobs: Sequence[Mapping[str, object]], log_path: pathlib.Path) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Mapping[str, object]],
+        log_path: pathlib.Path,
+        result_timeout_s: float = RESULT_TIMEOUT_S,
+    ) -> None:
+        self._result_timeout_s = result_timeout_s
         self._jobs = jobs
         self._log_path = log_path
         self._hands: list[Hand] = []
@@ -122,7 +128,7 @@ class Crew:
 
     def results(self) -> list[Result]:
         """What each reported, in the order of the jobs."""
-        return [hand.answer(RESULT_TIMEOUT_S)["result"] for hand in self._hands]
+        return [hand.answer(self._result_timeout_s)["result"] for hand in self._hands]
 
 
 def run(jobs: Sequence[Mapping[str, object]], log_path: pathlib.Path) -> list[Result]:

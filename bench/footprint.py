@@ -83,6 +83,8 @@ def show(found: dict[str, float], counts: Sequence[int], screen: Console) -> Non
             for name, value in found.items()
             if name.startswith(mark)
         }
+        if f"load_{count}_s" in found:
+            columns[f"{count:,}"]["load_s"] = spread([found[f"load_{count}_s"]])
     rows = [
         report.Row(f"{role} {label}", f"{role}_{key}", pattern)
         for role in ("broker", "bookie", "metadata")
@@ -92,6 +94,7 @@ def show(found: dict[str, float], counts: Sequence[int], screen: Console) -> Non
             ("CPU, % of a core", "cpu_percent", "{:,.1f}"),
         )
     ]
+    rows.append(report.Row("to create, load and write each once, s", "load_s", "{:,.1f}"))
     report.show(
         "w7 idle partitions on one broker", list(columns), report.lines(rows, columns), screen
     )

@@ -28,7 +28,7 @@ from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId
-from octavo.runtime.process import tune_malloc
+from octavo.runtime.malloc import tune_malloc
 
 KIB = 1024
 BOOKIES = 3

@@ -81,9 +81,13 @@ PEERS = STANDARD._replace(
     catchup_bytes=0,
     write_s=4.0,
     write_bytes_max=512 * MIB,
-    w3_count=8_000,
-    w4_count=4_000,
-    native_s=4.0,
+    w2_bytes_max=384 * MIB,
+    w3_count=6_000,
+    w4_count=3_000,
+    latency_warmup=1_000,
+    fanout_s=3.0,
+    native_s=3.0,
+    settle_s=3.0,
 )
 
 TINY = QUICK._replace(

@@ -171,7 +171,7 @@ class _Relay(broker_pb2_grpc.BrokerServicer):
 
 async def _relay(ports: list[int]) -> None:
     server = grpc.aio.server(options=GRPC_OPTIONS)
-    servicer = _Relay()
+    servicer = _Relay()  # type: ignore[abstract]  # only Produce is ever called
     await servicer.connect(ports)
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -56,8 +56,8 @@ class Written(NamedTuple):
     records_per_s: float
 
     @property
-    def count(self) -> int:
-        """Records in it."""
+    def records(self) -> int:
+        """How many are in it."""
         return sum(count for _, count in self.parts)
 
 
@@ -132,7 +132,7 @@ class Round:
             best = max(best, written.mb_per_s)
             if steady and step >= self._system.settle_steps_min:
                 break
-        crew.run([self._read_job(topic, written.count, arrow=False)], self._log)
+        crew.run([self._read_job(topic, written.records, arrow=False)], self._log)
         self._system.create_topic("settle-paced", 1)
         crew.run([self._paced("settle-paced", W3_PER_S, round(W3_PER_S * seconds))], self._log)
 
@@ -323,7 +323,7 @@ class Round:
         return self._job("read", topic, count=count, arrow=arrow, warm_topic=warm)
 
     def _read(self, topic: str, name: str, *, arrow: bool) -> None:
-        job = self._read_job(topic, self._written[topic].count, arrow=arrow)
+        job = self._read_job(topic, self._written[topic].records, arrow=arrow)
         (result,) = crew.run([job], self._log)
         seconds = crew.span_s([result])
         self._measures[f"{name}_rps"] = result["records"] / seconds

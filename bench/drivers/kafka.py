@@ -163,7 +163,7 @@ class KafkaDriver:
                     raise MissedRecords(f"{rows} of {count} records came")
                 values = list(map(value, messages))
                 rows += len(values)
-                payload += sum(map(len, values))
+                payload += sum(map(len, messages))
                 if visit is not None:
                     visit(values)
         return rows, payload

@@ -12,6 +12,7 @@ import uvloop
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.api import PubAck
 
 from bench import pacing
 from bench.drivers import (
@@ -60,7 +61,7 @@ class NatsDriver:
         acked, failed = 0, list[BaseException]()
         stream: JetStreamContext | None = None
 
-        def done(future: asyncio.Future[object]) -> None:
+        def done(future: asyncio.Future[PubAck]) -> None:
             nonlocal acked
             error = future.exception()
             if error is None:
@@ -95,7 +96,7 @@ class NatsDriver:
             future = await stream.publish_async(topic, make(due))
 
             def done(
-                future: asyncio.Future[object], number: int = number, due: float = due
+                future: asyncio.Future[PubAck], number: int = number, due: float = due
             ) -> None:
                 if future.exception() is None:
                     samples[number] = clock() - due

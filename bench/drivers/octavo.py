@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 import pyarrow.compute as pc
 
@@ -17,8 +18,9 @@ from bench.drivers import (
     WriteSettings,
     complete,
 )
-from octavo import AsyncClient, Client, Record
+from octavo import AsyncClient, Client
 from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.sync import Producer
 
 POLL_RECORDS = 10_000
 
@@ -29,7 +31,7 @@ class OctavoDriver:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._client = Client(servers)
-        self._producers: dict[WriteSettings, object] = {}
+        self._producers: dict[WriteSettings, Producer] = {}
 
     def write(self, topic: str, values: Iterable[bytes], settings: WriteSettings) -> int:
         producer = self._producers.get(settings)
@@ -94,7 +96,7 @@ class OctavoDriver:
 
     def read(self, topic: str, count: int, visit: Visit | None) -> tuple[int, int]:
         rows = payload = 0
-        value = Record.value.__get__
+        value = attrgetter("value")
         with self._client.reader(topic, start="earliest") as reader:
             while rows < count:
                 records = reader.poll(POLL_RECORDS, POLL_TIMEOUT_S)

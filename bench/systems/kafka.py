@@ -7,10 +7,14 @@ import re
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bench import fetch
 from bench.systems import System, free_ports, port_open, wait_until
 from bench.systems.child import Child, stop_all
+
+if TYPE_CHECKING:  # an extra: it may be missing when this module is imported
+    from confluent_kafka.admin import AdminClient
 
 VERSION = "4.4.0"
 NODES = 3
@@ -118,7 +122,7 @@ class Kafka(System):
     def _all_joined(self) -> bool:
         return len(self._admin().list_topics(timeout=5).brokers) == NODES
 
-    def _admin(self):
+    def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
@@ -156,8 +160,8 @@ class Kafka(System):
 
         return {
             "kafka": VERSION,
-            "confluent-kafka": confluent_kafka.__version__,
-            "librdkafka": confluent_kafka.libversion()[0],
+            "confluent-kafka": str(confluent_kafka.__version__),
+            "librdkafka": str(confluent_kafka.libversion()[0]),
         }
 
     # --- its own load tools ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import pathlib
 import re
 import subprocess
+import time
 from collections.abc import Mapping
 
 from bench import fetch
@@ -115,10 +116,19 @@ cluster {{
         from nats.js.api import StorageType, StreamConfig
 
         client = await nats.connect(self._servers.split(","))
+        stream = client.jetstream(timeout=5)
         config = StreamConfig(
             name=name, subjects=[name], storage=StorageType.FILE, num_replicas=NODES
         )
-        await client.jetstream(timeout=30).add_stream(config)
+        until = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                await stream.add_stream(config)
+                break
+            except nats.errors.Error as error:  # a young cluster may still elect its leader
+                if time.monotonic() > until:
+                    raise RuntimeError(f"stream {name}: {error!r}") from error
+                await asyncio.sleep(0.5)
         await client.close()
 
     def versions(self) -> Mapping[str, str]:
