@@ -73,6 +73,7 @@ def _job(system: Octavo, partitions: int, seconds: float, each_next: bool) -> di
             "spread": each_next,
         },
         "bytes_max": BYTES_MAX,
+        "warm_topic": "",
         "warmup_s": WARMUP_S,
         "seconds": seconds,
     }

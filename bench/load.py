@@ -52,6 +52,7 @@ def main() -> int:
                 "buffer_bytes": BUFFER_BYTES,
             },
             "bytes_max": BYTES_MAX,
+            "warm_topic": "",
             "warmup_s": 1.0,
             "seconds": args.seconds,
         }

@@ -102,6 +102,7 @@ TINY = QUICK._replace(
     native_s=0.5,
     limit_bytes=4 * MIB,
     relay_s=0.3,
+    settle_s=0.3,
     json_records=5_000,
 )
 """Shows that everything works; its numbers mean nothing."""

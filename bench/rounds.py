@@ -34,6 +34,7 @@ GB = 1e9
 BATCHES = (("64k", 64 * KIB), ("1m", MIB))
 BUFFER_BYTES = 32 * MIB
 """Of a producer alone; several together get twice that in all, so that a slow system can drain."""
+FANOUT_FIRST_BYTES = MIB
 SETTLE_STEP_BYTES = 384 * MIB
 SETTLE_GAIN = 0.05
 """A settling step that is faster than the best by less than this ends the settling."""
@@ -155,6 +156,7 @@ class Round:
         seconds: float,
         bytes_max: int,
         warmup_s: float,
+        warm_topic: str = "",
     ) -> list[dict[str, object]]:
         compression = "lz4" if specs[0].lines_file and self._system.has_lz4 else "none"
         settings = {
@@ -171,6 +173,7 @@ class Round:
                 settings=settings,
                 bytes_max=bytes_max // len(specs),
                 warmup_s=warmup_s,
+                warm_topic=warm_topic,
                 seconds=seconds,
             )
             for spec in specs
@@ -336,17 +339,22 @@ class Round:
             note["poll_arrow_ratio"] = note["w5_json_arrow_rps"] / note["w5_json_rows_rps"]
 
     def _w6(self) -> None:
-        """One producer, three readers from the start of an empty topic, until all have all."""
+        """One producer, three readers from the start of a topic as it grows, until all have all.
+
+        A few records open its partitions before the clock starts.
+        """
         reference = self._written.get("w1-64k")
         speed = reference.mb_per_s if reference else 20.0
         size = 64 * KIB if self._system.packs else RECORD_BYTES
         wanted = min(int(speed / 2 * 1e6 * self._plan.fanout_s), self._plan.write_bytes_max // 2)
         count = max(wanted // size, 16)
-        self._system.create_topic("w6", PARTITIONS)
         spec = PayloadSpec(size, 6)
+        first = self._produce("w6", [spec], 64 * KIB, float("inf"), FANOUT_FIRST_BYTES, warmup_s=0)
         readers = 1 if self._system.reads_once else READERS
-        jobs = [self._read_job("w6", count, arrow=self._system.has_arrow)] * readers
-        jobs += self._write_jobs("w6", [spec], 64 * KIB, float("inf"), count * size, 0)
+        self._system.create_topic("w6-warm", PARTITIONS)
+        wanted = first.records + count
+        jobs = [self._read_job("w6", wanted, arrow=self._system.has_arrow)] * readers
+        jobs += self._write_jobs("w6", [spec], 64 * KIB, float("inf"), count * size, 0, "w6-warm")
         results = crew.run(jobs, self._log)
         delivered = sum(result["bytes"] for result in results[:-1])
         ended: float = max(result["ended"] for result in results[:-1])

@@ -11,6 +11,7 @@ can put several workers on one time line. Started by `bench.crew` only.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -27,8 +28,8 @@ from octavo.runtime.process import die_with_parent
 
 STAMP = struct.Struct("<d")
 """First bytes of a paced record: when it was due, on the monotonic clock."""
-WARM_READ_RECORDS = 200
-"""Read from another topic before the clock starts: imports and first connections are done then."""
+WARM_RECORDS = 64
+"""Read from, or sent to, another topic before the clock starts, for imports and connections."""
 
 Job = Mapping[str, Any]
 
@@ -75,6 +76,9 @@ class Worker:
         stream = payload.stream()
         count_max = max(int(job["bytes_max"]) * len(payload.pool) // payload.pool_bytes, 1)
         warm = 0
+        if job["warm_topic"]:
+            first = itertools.islice(payload.stream(), WARM_RECORDS)
+            self._driver.write(job["warm_topic"], first, settings)
         if job["warmup_s"]:
             warm = self._send(pacing.Limited(stream, clock, job["warmup_s"], count_max), settings)
         self._ready()
@@ -126,7 +130,7 @@ class Worker:
         job = self._job
         read = self._driver.read_arrow if job["arrow"] else self._driver.read
         if job["warm_topic"]:
-            read(job["warm_topic"], WARM_READ_RECORDS, None)
+            read(job["warm_topic"], WARM_RECORDS, None)
         self._ready()
         cpu_s, began = time.process_time(), time.monotonic()
         rows, size = read(job["topic"], job["count"], None)
