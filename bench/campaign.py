@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,8 @@ Make = Callable[[pathlib.Path], System]
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[pathlib.Path]:
-    """A temporary folder on the disk under test, removed at the end."""
+    """A temporary folder on the disk under test, removed at the end, also when told to stop."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: terminated"))
     work = pathlib.Path(tempfile.mkdtemp(prefix="octavo-bench-"))
     try:
         yield work
