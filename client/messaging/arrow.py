@@ -19,10 +19,11 @@ from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.routing import TopicState
-from octavo.proto.batch import Codec, decode_header
-from octavo.proto.batch_arrow import HEADER_TYPE, decode_arrow, encode_arrow
-from octavo.runtime.errors import ConfigError
+from octavo.proto.batch import BatchFlags, BatchHeader, Codec
+from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
+from octavo.runtime.errors import ConfigError, CorruptBatch
 
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -30,12 +31,13 @@ SCHEMA = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestamp", _TIMESTAMP),
         pa.field("timestampType", pa.int32()),
         pa.field("headers", HEADER_TYPE),
     ]
 )
 """Names and types of Spark's Kafka source (spec/spark.md §6)."""
+_APPEND_TIME = int(BatchFlags.APPEND_TIME)
 _STORABLE = (
     types.is_binary,
     types.is_string,
@@ -235,68 +237,91 @@ def _hashed(
 
 
 class StoredBatch(NamedTuple):
-    """A fetched batch and the rows of it that are wanted."""
+    """A fetched, verified batch and the rows of it that are wanted."""
 
     where: TopicPartition
     batch: bytes
+    header: BatchHeader
     first_offset: int
     """Rows below it were handed out already or lie before the position."""
     end_offset: int
     """Rows from here on are not wanted yet."""
-    append_time_ms: int | None
-    """Where the topic stamps records with the time of append; else they keep their own."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is wanted, as most often."""
+        header = self.header
+        return self.first_offset <= header.base_offset and self.end_offset >= header.next_offset
+
+    @property
+    def append_time_ms(self) -> int | None:
+        """Where the topic stamps records with the time of append; else they keep their own."""
+        header = self.header
+        return header.append_time_ms if header.flags & _APPEND_TIME else None
 
 
 def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
     """One RecordBatch with the Kafka-source columns; raises CorruptBatch."""
-    runs: list[pa.RecordBatch] = []
-    for _, run in groupby(batches, key=lambda item: (item.where, item.append_time_ms)):
-        items = list(run)
-        runs.append(_columns(items[0], [_wanted(item) for item in items]))
-    table = pa.Table.from_batches(runs, schema=SCHEMA)
-    combined = table.combine_chunks().to_batches()
+    joined = join_arrow((item.batch, item.header) for item in batches)
+    try:
+        made = pa.RecordBatch.from_arrays(_columns(joined, batches), schema=SCHEMA)
+    except pa.ArrowInvalid as error:  # a time that microseconds cannot tell
+        raise CorruptBatch(f"batch holds what Arrow cannot: {error}") from error
+    if all(item.whole for item in batches):
+        return made
+    return _wanted(made, batches)
+
+
+def _columns(joined: pa.RecordBatch, batches: Sequence[StoredBatch]) -> list[pa.Array]:
+    """The stored columns, and those that all rows of neighbouring batches share."""
+    topics: list[pa.Array] = []
+    partitions: list[pa.Array] = []
+    stamps: list[pa.Array] = []
+    kinds: list[pa.Array] = []
+    row = 0
+    for (where, append_ms), run in groupby(
+        batches, key=lambda item: (item.where, item.append_time_ms)
+    ):
+        count = sum(item.header.record_count for item in run)
+        topics.append(pa.repeat(pa.scalar(where.topic, pa.string()), count))
+        partitions.append(pa.repeat(pa.scalar(where.partition, pa.int32()), count))
+        if append_ms is None:
+            stamps.append(joined.column("timestamp").slice(row, count).cast(_TIMESTAMP))
+        else:
+            stamps.append(pa.repeat(pa.scalar(append_ms * 1000, _TIMESTAMP), count))
+        kinds.append(pa.repeat(pa.scalar(0 if append_ms is None else 1, pa.int32()), count))
+        row += count
+    return [
+        joined.column("key"),
+        joined.column("value"),
+        pa.concat_arrays(topics),
+        pa.concat_arrays(partitions),
+        joined.column("offset"),
+        pa.concat_arrays(stamps),
+        pa.concat_arrays(kinds),
+        joined.column("headers"),
+    ]
+
+
+def _wanted(made: pa.RecordBatch, batches: Sequence[StoredBatch]) -> pa.RecordBatch:
+    """Without the rows that lie before a position or behind an end."""
+    pieces: list[pa.RecordBatch] = []
+    row = 0
+    for item in batches:
+        count = item.header.record_count
+        piece = made.slice(row, count)
+        row += count
+        if not item.whole:
+            offsets = piece.column("offset")
+            piece = piece.filter(
+                pc.and_(
+                    pc.greater_equal(offsets, item.first_offset),
+                    pc.less(offsets, item.end_offset),
+                )
+            )
+        pieces.append(piece)
+    combined = pa.Table.from_batches(pieces, schema=SCHEMA).combine_chunks().to_batches()
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SCHEMA)
-
-
-def _wanted(item: StoredBatch) -> pa.RecordBatch:
-    """The rows of one batch that are wanted; most often all, and then nothing is computed."""
-    decoded = decode_arrow(item.batch)
-    header = decode_header(item.batch)
-    if item.first_offset <= header.base_offset and item.end_offset >= header.next_offset:
-        return decoded
-    offsets = decoded.column("offset")
-    wanted = pc.and_(
-        pc.greater_equal(offsets, item.first_offset), pc.less(offsets, item.end_offset)
-    )
-    return decoded.filter(wanted)
-
-
-def _columns(first: StoredBatch, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The stored columns of neighbouring batches of one partition, and those all rows share."""
-    rows = pa.Table.from_batches(decoded).combine_chunks().to_batches()
-    if not rows:
-        return pa.RecordBatch.from_pylist([], schema=SCHEMA)
-    (joined,) = rows
-    count = joined.num_rows
-    kind = pa.timestamp("us", tz="UTC")
-    if first.append_time_ms is None:
-        stamps = joined.column("timestamp").cast(kind)
-    else:
-        stamps = pa.repeat(pa.scalar(first.append_time_ms * 1000, kind), count)
-    timestamp_type = 0 if first.append_time_ms is None else 1
-    return pa.RecordBatch.from_arrays(
-        [
-            joined.column("key"),
-            joined.column("value"),
-            pa.repeat(pa.scalar(first.where.topic, pa.string()), count),
-            pa.repeat(pa.scalar(first.where.partition, pa.int32()), count),
-            joined.column("offset"),
-            stamps,
-            pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
-            joined.column("headers"),
-        ],
-        schema=SCHEMA,
-    )
 
 
 class ArrowFunctions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,7 +15,6 @@ from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.fetcher import Fetcher
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
 from octavo.client.messaging.records import Record, TopicPartition
-from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import (
     ConfigError,
     IllegalStateError,
@@ -26,8 +25,12 @@ from octavo.runtime.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from octavo.client.messaging.arrow import StoredBatch
+
 ARROW_POLL_BYTES = 16 << 20
 """poll_arrow() takes buffered batches until their uncompressed size reaches this."""
+ARROW_POLL_BYTES_MAX = 1 << 30
+"""The most it can be asked for: the offsets of an Arrow binary column end at 2 GiB."""
 ITERATION_POLL_S = 60.0
 """How long one internal wait of an iteration lasts; it goes on afterwards."""
 
@@ -288,15 +291,29 @@ class AsyncConsumer:
 
         The columns are key, value, topic, partition, offset, timestamp, timestampType, headers.
         """
+        taken = await self.take_arrow(max_bytes, timeout)
+        if taken is None:
+            return None
+        try:
+            return arrow_functions().to_record_batch(taken)
+        except OctavoError:
+            self.untake_arrow(taken)
+            raise
+
+    async def take_arrow(self, max_bytes: int, timeout: float | None) -> list[StoredBatch] | None:
+        """The buffered batches of one poll_arrow(), still encoded; None after `timeout`."""
         fetcher = await self._ready()
         self._give_back()
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        max_bytes = min(max_bytes, ARROW_POLL_BYTES_MAX)
+        make = arrow_functions().StoredBatch
         while True:
             fetcher.about_to_wait()
-            taken = fetcher.core.take_batches(max_bytes)
+            taken = [make(*item) for item in fetcher.core.take_batches(max_bytes)]
             if taken:
-                break
+                fetcher.drained()
+                return taken
             self._check_open()
             error = fetcher.core.take_error()
             if error is not None:
@@ -305,25 +322,17 @@ class AsyncConsumer:
             if left is not None and left <= 0:
                 return None
             await fetcher.wait_data(left)
-        fetcher.drained()
-        functions = arrow_functions()
-        try:
-            return functions.to_record_batch(
-                [
-                    functions.StoredBatch(
-                        where,
-                        batch,
-                        first,
-                        end,
-                        header.append_time_ms if header.flags & BatchFlags.APPEND_TIME else None,
-                    )
-                    for where, batch, header, first, end in taken
-                ]
-            )
-        except OctavoError:
-            for where, _, _, first, _ in reversed(taken):  # nothing is skipped (F9)
-                fetcher.seek(where, first)
-            raise
+
+    def untake_arrow(self, taken: Sequence[StoredBatch] | None) -> None:
+        """Batches that reached nobody: continue with the first of them; nothing is skipped (F9)."""
+        if self._fetcher is None:
+            return
+        first: dict[TopicPartition, int] = {}
+        for item in taken or ():
+            first.setdefault(item.where, item.first_offset)
+        for where, offset in first.items():
+            if where in self._fetcher.core.readings:
+                self._fetcher.seek(where, offset)
 
     def _give_back(self) -> None:
         """Records of an iteration not yielded yet: read them again, now as Arrow."""
@@ -339,20 +348,6 @@ class AsyncConsumer:
             for where, offset in first.items():
                 if where in self._fetcher.core.readings:
                     self._fetcher.seek(where, offset)
-
-    def rewind_arrow(self, batch: pa.RecordBatch | None) -> None:
-        """The same for rows that poll_arrow() returned to nobody."""
-        if batch is None or self._fetcher is None:
-            return
-        first: dict[TopicPartition, int] = {}
-        topics, numbers, offsets = (
-            batch.column(name).to_pylist() for name in ("topic", "partition", "offset")
-        )
-        for topic, number, offset in zip(topics, numbers, offsets, strict=True):
-            first.setdefault(TopicPartition(topic, number), offset)
-        for where, offset in first.items():
-            if where in self._fetcher.core.readings:
-                self._fetcher.seek(where, offset)
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -273,9 +274,17 @@ class Consumer:
 
         The columns are key, value, topic, partition, offset, timestamp, timestampType, headers.
         """
-        return self._thread.run(
-            self._async.poll_arrow(max_bytes, timeout), self._async.rewind_arrow
+        functions = arrow_functions()
+        taken = self._thread.run(
+            self._async.take_arrow(max_bytes, timeout), self._async.untake_arrow
         )
+        if taken is None:
+            return None
+        try:  # here and not on the loop, which goes on fetching meanwhile
+            return functions.to_record_batch(taken)
+        except BaseException:
+            self._thread.call(partial(self._async.untake_arrow, taken))
+            raise
 
     def __iter__(self) -> Iterator[Record]:
         chunk = self._async.chunk
