@@ -9,6 +9,7 @@ from octavo.bookie.journal.item import EntryHead, JournalItem
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.bookie.ledgers import Ledger, head_of
 from octavo.proto.bookie_wire import Status
+from octavo.runtime.checksum import Buffer
 
 Reply = Callable[[list[Status] | None], None]
 """Called once, with one status per entry, or None when every entry succeeded."""
@@ -93,11 +94,11 @@ class Settling:
         self._journal = journal
         self._on_refused = on_refused
         self._heads: list[EntryHead] = []
-        self._entries: list[bytes] = []
+        self._entries: list[Buffer] = []
         self._indexes: list[int] = []
         self._nbytes = 0
 
-    def accept(self, ledger: Ledger, index: int, entry: bytes) -> Status:
+    def accept(self, ledger: Ledger, index: int, entry: Buffer) -> Status:
         """Make an entry pending; OVERLOADED when the queue is full (B-9)."""
         count, nbytes = len(self._entries) + 1, self._nbytes + len(entry)
         if not self._journal.has_room(count, nbytes, reserve=self.recovery):

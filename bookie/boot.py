@@ -207,6 +207,7 @@ class Booter:
                 group_max_bytes=config.group_commit_max_bytes,
                 queue_max_records=config.queue_max_records,
                 queue_max_bytes=config.queue_max_bytes,
+                page_cache_bytes=config.page_cache_bytes,
                 idle_mark_s=config.idle_mark_s,
             ),
             clock=self._clock,

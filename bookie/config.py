@@ -48,6 +48,15 @@ class BookieConfig(FrozenSettings):
     sync_read_only_s: float = Field(default=30.0, gt=0)
     """A sync that takes longer makes the bookie read-only (B-9)."""
 
+    page_cache_bytes: int | None = Field(default=16 << 20, ge=0)
+    """Bytes of the open segment that stay in the operating system's page cache behind its end;
+    a full segment leaves it. None: the operating system decides.
+
+    Readers of the tail are served by the brokers' caches. A page cache that grows without bound
+    costs more than it gives: on virtual machines that return free memory to their host, a fresh
+    page costs several times what writing it does (ADR 8).
+    """
+
     # index (6.7)
     memtable_flush_s: float = Field(default=60.0, gt=0)
     memtable_bytes: int = Field(default=64 << 20, ge=1 << 16)

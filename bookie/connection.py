@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -34,7 +34,7 @@ from octavo.proto.bookie_wire import (
 )
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from octavo.proto.framed import FramedConnection
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import InvalidRequest, MessageTooLarge, OctavoError, WrongCluster
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
@@ -103,7 +103,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._incarnation = host.incarnation.bytes
         self._greeted = False
-        self._replies: list[bytes] = []
+        self._replies: list[Buffer] = []
         self._flush_planned = False
         self._in_flight_bytes = 0
         self._open_requests = 0
@@ -158,7 +158,7 @@ class Session:
 
     # --- replies ----------------------------------------------------------------------------
 
-    def _send(self, buffers: list[bytes]) -> None:
+    def _send(self, buffers: Sequence[Buffer]) -> None:
         """Queue buffers; everything queued in one turn of the loop leaves in one write."""
         self._replies += buffers
         if not self._flush_planned:
@@ -214,12 +214,12 @@ class Session:
 
     def _on_add(self, frame: Frame) -> None:
         request_id = frame.request_id
-        incarnation, entries = decode_add(frame.body, MAX_ENTRY_BYTES)
-        count = len(entries)
+        request = decode_add(frame.body, MAX_ENTRY_BYTES)
+        count = len(request.entries)
         if not self._host.ready:
             self._send([encode_add_reply(request_id, [Status.NOT_READY] * count)])
             return
-        if incarnation != self._incarnation:
+        if request.incarnation != self._incarnation:
             self._send([encode_add_reply(request_id, [Status.WRONG_INCARNATION] * count)])
             return
         nbytes = len(frame.body)
@@ -235,7 +235,9 @@ class Session:
                 self.resume()
 
         recovery = bool(frame.flags & _RECOVERY)
-        self._host.store.add(entries, nbytes, recovery=recovery, reply=reply)
+        self._host.store.add(
+            request.entries, nbytes, recovery=recovery, reply=reply, run=request.run
+        )
         if self._in_flight_bytes > self._host.config.connection_in_flight_max_bytes:
             self._pause()
         elif self._host.crowded and self._in_flight_bytes:
@@ -256,7 +258,7 @@ class Session:
     # --- other requests ---------------------------------------------------------------------
 
     def _serve(
-        self, name: str, request_id: int, work: Coroutine[Any, Any, None], busy: list[bytes]
+        self, name: str, request_id: int, work: Coroutine[Any, Any, None], busy: Sequence[Buffer]
     ) -> None:
         """Run one request as a task of the server; `busy` is the answer when too many are open."""
         if self._open_requests >= REQUESTS_PER_CONNECTION_MAX:
@@ -387,8 +389,8 @@ class Session:
         )
 
 
-def _parse(message: M, body: bytes) -> M:
-    message.ParseFromString(body)
+def _parse(message: M, body: Buffer) -> M:
+    message.ParseFromString(bytes(body))
     return message
 
 

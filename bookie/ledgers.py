@@ -15,17 +15,15 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-import google_crc32c
-
 from octavo.bookie.journal.item import EntryHead
 from octavo.bookie.storage.index import LedgerState
 from octavo.proto.bookie_wire import Status
 from octavo.proto.entry import HEADER_BYTES
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.invariant import invariant
 
 _HEAD = struct.Struct(">qqqqI")
 _unpack = _HEAD.unpack_from
-_crc = google_crc32c.extend
 
 
 class Fence(Enum):
@@ -77,7 +75,7 @@ class Ledger:
         """Largest entry id accepted; an id above it is certainly new."""
         self.known = state is not None
         """Some record of this ledger was accepted here."""
-        self.pending: dict[int, bytes] = {}
+        self.pending: dict[int, Buffer] = {}
         """Accepted entries that the index does not answer for yet (B-4, B-5)."""
         self.fence_waiters: list[asyncio.Future[Status]] = []
         self.pollers: list[tuple[int, asyncio.Future[None]]] = []
@@ -110,7 +108,7 @@ class Ledger:
         self.known = True
         self.accepting = not self.fenced
 
-    def take(self, head: EntryHead, entry: bytes) -> None:
+    def take(self, head: EntryHead, entry: Buffer) -> None:
         """Accept an entry: visible to reads from now on, never answered as absent (B-4)."""
         _, entry_id, lac, _, _ = head
         self.pending[entry_id] = entry
@@ -182,7 +180,7 @@ class AddPlan:
 
     def __init__(self) -> None:
         self.heads: list[EntryHead] = []
-        self.accepted: list[bytes] = []
+        self.accepted: list[Buffer] = []
         """Entries now pending, to be submitted in this order; `heads` are their headers."""
         self.refused: list[tuple[int, Status]] = []
         """(index in the request, why)."""
@@ -194,7 +192,7 @@ class AddPlan:
 
 def plan_adds(
     ledgers: dict[int, Ledger],
-    entries: Sequence[bytes],
+    entries: Sequence[Buffer],
     *,
     recovery: bool,
     unsettled: Container[int] = (),
@@ -218,7 +216,7 @@ def plan_adds(
             continue
         head = _unpack(entry)
         ledger_id, entry_id, lac, _, crc = head
-        if _crc(_crc(0, entry[:32]), entry[36:]) != crc:
+        if crc32c(entry[36:], crc32c(entry[:32])) != crc:
             plan.refused.append((index, Status.BAD_DIGEST))
             continue
         if ledger_id != current_id or ledger is None:
@@ -256,13 +254,13 @@ class EntryIds(NamedTuple):
     lac: int
 
 
-def head_of(entry: bytes) -> EntryHead:
+def head_of(entry: Buffer) -> EntryHead:
     """An entry's header; the caller knows that it is long enough."""
     ledger_id, entry_id, lac, length, crc = _unpack(entry)
     return ledger_id, entry_id, lac, length, crc
 
 
-def ids_of(entry: bytes) -> EntryIds:
+def ids_of(entry: Buffer) -> EntryIds:
     """The ids in an entry's header."""
     return EntryIds(*head_of(entry)[:3])
 
@@ -287,7 +285,7 @@ class Verdict(Enum):
 
 
 def judge_add(
-    ledger: Ledger, entry_id: int, entry: bytes, *, recovery: bool, absent_in_index: bool
+    ledger: Ledger, entry_id: int, entry: Buffer, *, recovery: bool, absent_in_index: bool
 ) -> Verdict:
     """Decide one add against the ledger's present state.
 
@@ -334,7 +332,7 @@ class LedgerTable:
     def forget_pending(self, heads: Iterable[EntryHead]) -> None:
         """The index now answers for these entries (B-5)."""
         current_id = -1
-        pending: dict[int, bytes] = {}
+        pending: dict[int, Buffer] = {}
         for ledger_id, entry_id, _, _, _ in heads:
             if ledger_id != current_id:
                 current_id = ledger_id

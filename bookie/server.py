@@ -206,6 +206,7 @@ class BookieServer:
             booted.index,
             STREAM,
             flush_interval_s=config.memtable_flush_s,
+            drop_retired=config.page_cache_bytes is not None,
             clock=self._clock,
             on_visible=self._on_visible,
             on_failure=self._fail,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from octavo.bookie.ledgers import (
 from octavo.bookie.storage.index import EntryIndex
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.tasks import TaskOwner
@@ -51,7 +52,7 @@ class ReadAnswer(NamedTuple):
 
     status: Status
     lac: int
-    entries: list[bytes]
+    entries: list[Buffer]
 
 
 class LacAnswer(NamedTuple):
@@ -163,8 +164,19 @@ class BookieStore:
 
     # --- adds -------------------------------------------------------------------------------
 
-    def add(self, entries: list[bytes], nbytes: int, *, recovery: bool, reply: Reply) -> None:
-        """Store entries; `reply` is called once all of them are durable or refused."""
+    def add(
+        self,
+        entries: Sequence[Buffer],
+        nbytes: int,
+        *,
+        recovery: bool,
+        reply: Reply,
+        run: Buffer | None = None,
+    ) -> None:
+        """Store entries; `reply` is called once all of them are durable or refused.
+
+        `run`: the same entries back to back, if they lie so in memory; written as one piece.
+        """
         count = len(entries)
         if not self._journal.has_room(count, nbytes, reserve=recovery):
             reply([Status.OVERLOADED] * count)
@@ -188,6 +200,7 @@ class BookieStore:
                         lambda: self._refused(plan.heads),
                     ),
                     reserve=recovery,
+                    run=run if len(plan.accepted) == count else None,
                 ),
             )
         for ledger in plan.advanced:
@@ -196,7 +209,7 @@ class BookieStore:
             self._start_settling(request, entries, plan.undecided, recovery)
         request.seal()
 
-    def _unwritable(self, entry: bytes, recovery: bool) -> Status:
+    def _unwritable(self, entry: Buffer, recovery: bool) -> Status:
         """B-2: a fenced ledger says so even while the bookie is read-only."""
         ledger = self._table.by_id.get(ids_of(entry).ledger_id) if len(entry) >= 36 else None
         if ledger is not None and ledger.fenced and not recovery:
@@ -213,7 +226,7 @@ class BookieStore:
         self._on_disk_full()
 
     def _start_settling(
-        self, request: AddRequest, entries: list[bytes], indexes: list[int], recovery: bool
+        self, request: AddRequest, entries: Sequence[Buffer], indexes: list[int], recovery: bool
     ) -> None:
         if self._undecided + len(indexes) > self._config.queue_max_records:
             for index in indexes:
@@ -232,7 +245,7 @@ class BookieStore:
     async def _settle_in_turn(
         self,
         settling: Settling,
-        entries: list[bytes],
+        entries: Sequence[Buffer],
         indexes: list[int],
         turn: _Turn,
     ) -> None:
@@ -249,7 +262,7 @@ class BookieStore:
                     del self._unsettled[ledger_id]
         settling.request.close_part()
 
-    async def _settle(self, settling: Settling, entries: list[bytes], indexes: list[int]) -> None:
+    async def _settle(self, settling: Settling, entries: Sequence[Buffer], indexes: list[int]) -> None:
         """Decide adds that need admission or a look into the index, in request order (B-2, B-3)."""
         for index in indexes:
             try:
@@ -259,7 +272,7 @@ class BookieStore:
                 settling.request.refuse(index, Status.EIO)
         settling.flush()
 
-    async def _settle_one(self, settling: Settling, index: int, entry: bytes) -> None:
+    async def _settle_one(self, settling: Settling, index: int, entry: Buffer) -> None:
         ids = ids_of(entry)
         if not is_sane(ids):
             settling.request.refuse(index, Status.BAD_REQUEST)
@@ -274,7 +287,7 @@ class BookieStore:
             ledger.pins -= 1
 
     async def _decide(
-        self, settling: Settling, ledger: Ledger, index: int, entry: bytes, entry_id: int
+        self, settling: Settling, ledger: Ledger, index: int, entry: Buffer, entry_id: int
     ) -> Status:
         """OK once the entry is accepted, a known duplicate, or stored; else why not."""
         recovery = settling.recovery
@@ -311,7 +324,7 @@ class BookieStore:
         _log.error("conflict", ledger_id=ledger.ledger_id, entry_id=entry_id, rule="INV-5")
         return Status.CONFLICT
 
-    async def _look_up(self, ledger: Ledger, entry_id: int, entry: bytes) -> Status:
+    async def _look_up(self, ledger: Ledger, entry_id: int, entry: Buffer) -> Status:
         """Compare with what the index holds: OK, CONFLICT, EIO, NO_SUCH_ENTRY, or UNKNOWN to judge
         again.
 
@@ -324,7 +337,7 @@ class BookieStore:
             await asyncio.shield(busy)
             return Status.UNKNOWN
         loop = asyncio.get_running_loop()
-        nothing_pending: dict[int, bytes] = {}
+        nothing_pending: dict[int, Buffer] = {}
         mine: asyncio.Future[None] = loop.create_future()
         self._looking[key] = mine
         try:
@@ -500,7 +513,7 @@ class BookieStore:
         count = min(max_count, MAX_ENTRIES_PER_FRAME)
         room = min(max_bytes, self._config.read_reply_max_bytes)
         pending = ledger.pending
-        waiting: dict[int, bytes] = {}
+        waiting: dict[int, Buffer] = {}
         if pending:
             nbytes = 0
             for entry_id in range(first, first + count):

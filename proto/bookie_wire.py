@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import InvalidRequest, MessageTooLarge, UnsupportedVersion
 
 VERSION = 1
@@ -103,14 +104,18 @@ class Frame(NamedTuple):
     type: int
     flags: int
     request_id: int
-    body: bytes
+    body: Buffer
+    """Nobody changes it: views of it may be kept."""
 
 
 class AddRequest(NamedTuple):
     """The decoded body of an ADD frame."""
 
     incarnation: bytes
-    entries: list[bytes]
+    entries: list[Buffer]
+    """Views of the frame's body, not copies."""
+    run: Buffer
+    """All entries back to back, as they came."""
 
 
 class ReadRequest(NamedTuple):
@@ -131,7 +136,7 @@ class ReadReply(NamedTuple):
     entries: list[bytes]
 
 
-def encode_frame(frame_type: int, request_id: int, body: bytes = b"", flags: int = 0) -> bytes:
+def encode_frame(frame_type: int, request_id: int, body: Buffer = b"", flags: int = 0) -> bytes:
     """One frame with a small body."""
     return PREFIX.pack(12 + len(body), VERSION, frame_type, flags, request_id) + body
 
@@ -174,12 +179,14 @@ def encode_add_runs(
     return out
 
 
-def decode_add(body: bytes, max_entry_bytes: int) -> AddRequest:
+def decode_add(body: Buffer, max_entry_bytes: int) -> AddRequest:
     """Split an ADD body; raises InvalidRequest or MessageTooLarge."""
     if len(body) < _ADD.size:
         raise InvalidRequest(f"add frame of {len(body)} bytes is too short")
     incarnation, count = _ADD.unpack_from(body)
-    return AddRequest(incarnation, _split(body, _ADD.size, count, max_entry_bytes))
+    view = memoryview(body)
+    entries = _split(view, _ADD.size, count, max_entry_bytes)
+    return AddRequest(incarnation, entries, view[_ADD.size + 4 * count :])
 
 
 def encode_add_reply(request_id: int, statuses: Sequence[int]) -> bytes:
@@ -214,7 +221,7 @@ def encode_read(request_id: int, request: ReadRequest, flags: int = 0) -> bytes:
     return encode_frame(FrameType.READ, request_id, _READ.pack(*request), flags)
 
 
-def decode_read(body: bytes) -> ReadRequest:
+def decode_read(body: Buffer) -> ReadRequest:
     """Read a READ body; raises InvalidRequest."""
     if len(body) != _READ.size:
         raise InvalidRequest(f"read frame of {len(body)} bytes, expected {_READ.size}")
@@ -225,8 +232,8 @@ def decode_read(body: bytes) -> ReadRequest:
 
 
 def encode_read_reply(
-    request_id: int, status: int, lac: int, entries: Sequence[bytes]
-) -> list[bytes]:
+    request_id: int, status: int, lac: int, entries: Sequence[Buffer]
+) -> list[Buffer]:
     """Buffers of a READ_REPLY; entries are passed on uncopied."""
     lengths = [len(entry) for entry in entries]
     head = _READ_REPLY.pack(status, 0, lac, len(lengths)) + struct.pack(
@@ -236,15 +243,16 @@ def encode_read_reply(
     return [PREFIX.pack(total, VERSION, FrameType.READ_REPLY, 0, request_id) + head, *entries]
 
 
-def decode_read_reply(body: bytes, max_entry_bytes: int) -> ReadReply:
+def decode_read_reply(body: Buffer, max_entry_bytes: int) -> ReadReply:
     """Split a READ_REPLY body; raises InvalidRequest or MessageTooLarge."""
     if len(body) < _READ_REPLY.size:
         raise InvalidRequest(f"read reply of {len(body)} bytes is too short")
     status, _, lac, count = _READ_REPLY.unpack_from(body)
-    return ReadReply(status, lac, _split(body, _READ_REPLY.size, count, max_entry_bytes))
+    views = _split(memoryview(body), _READ_REPLY.size, count, max_entry_bytes)
+    return ReadReply(status, lac, [bytes(view) for view in views])
 
 
-def _split(body: bytes, start: int, count: int, max_entry_bytes: int) -> list[bytes]:
+def _split(body: memoryview, start: int, count: int, max_entry_bytes: int) -> list[Buffer]:
     if count > MAX_ENTRIES_PER_FRAME:
         raise MessageTooLarge(f"{count} entries in one frame, limit {MAX_ENTRIES_PER_FRAME}")
     position = start + 4 * count
@@ -253,7 +261,7 @@ def _split(body: bytes, start: int, count: int, max_entry_bytes: int) -> list[by
     lengths = struct.unpack_from(f">{count}I", body, start)
     if position + sum(lengths) != len(body):
         raise InvalidRequest("entry lengths do not add up to the frame's length")
-    entries: list[bytes] = []
+    entries: list[Buffer] = []
     for length in lengths:
         if length > max_entry_bytes:
             raise MessageTooLarge(f"entry of {length} bytes, limit {max_entry_bytes}")
@@ -269,7 +277,7 @@ class FrameDecoder:
     """Turns received bytes into frames, in the shape of asyncio.BufferedProtocol.
 
     Small frames land in a scratch buffer; a large body is received straight into its own
-    bytearray. `get_buffer()` gives where to write next; `received(n)` returns the frames
+    bytearray, which the frame's body then is a view of. `get_buffer()` gives where to write next; `received(n)` returns the frames
     completed by `n` bytes. Raises MessageTooLarge or UnsupportedVersion, after which the
     connection must be closed.
     """
@@ -315,9 +323,9 @@ class FrameDecoder:
             if self._large_fill < len(self._large):
                 return []
             frame_type, flags, request_id = self._large_head
-            body = bytes(self._large)
+            whole = memoryview(self._large).toreadonly()
             self._large = None
-            return [Frame(frame_type, flags, request_id, body)]
+            return [Frame(frame_type, flags, request_id, whole)]
         self._high += n
         frames: list[Frame] = []
         while self._high - self._low >= PREFIX_BYTES:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from octavo.proto.bookie_wire import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameType, encode_frame
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import BookieUnavailable, OctavoError
 
 WRITE_HIGH_WATER_BYTES = 8 * 1024 * 1024
@@ -122,7 +123,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Bytes handed over but not yet accepted by the kernel."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def send(self, buffers: Sequence[bytes]) -> None:
+    def send(self, buffers: Sequence[Buffer]) -> None:
         """Queue buffers in order; dropped when the connection is closed (on_closed tells)."""
         if self._transport is not None and not self._transport.is_closing():
             if len(buffers) == 1:

@@ -35,6 +35,7 @@ from octavo.proto.bookie_wire import (
     encode_read,
 )
 from octavo.proto.entry import encode_header
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.disk import Appender, RealDisk
 from octavo.runtime.entropy import SeededEntropy
@@ -63,7 +64,7 @@ class FaultyAppender:
     def position(self) -> int:
         return self._inner.position
 
-    def write(self, buffers: Sequence[bytes]) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         if self._disk.fail_write:
             raise OSError(errno.EIO, "injected write error")
         self._inner.write(buffers)
@@ -74,6 +75,9 @@ class FaultyAppender:
             raise OSError(errno.EIO, "injected sync error")
         self._inner.sync()
         self._disk.syncs += 1
+
+    def drop_cached(self, keep_bytes: int) -> None:
+        self._inner.drop_cached(keep_bytes)
 
     def trim(self) -> None:
         self._inner.trim()
@@ -215,7 +219,7 @@ class BookieRig:
         answer = await self.server.store.read(
             ledger_id, first, count, 1 << 20, fence=fence, salvage=False
         )
-        return answer.status, answer.entries
+        return answer.status, list(map(bytes, answer.entries))
 
     async def client(self, *, hello: bool = True) -> WireClient:
         """A raw connection to the wire port."""
@@ -285,7 +289,7 @@ class WireClient:
         reply = await self.call(FrameType.HELLO, hello)
         assert reply.type == FrameType.HELLO_REPLY
         parsed = bookie_pb2.HelloReply()
-        parsed.ParseFromString(reply.body)
+        parsed.ParseFromString(bytes(reply.body))
         return parsed
 
     def send_add(self, request_id: int, *entries: bytes, flags: int = 0) -> None:

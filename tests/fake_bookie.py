@@ -30,7 +30,7 @@ from octavo.proto.bookie_wire import (
 )
 from octavo.proto.entry import verify
 from octavo.proto.framed import FramedConnection
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import CorruptEntry
@@ -185,7 +185,7 @@ class FakeBookie:
         request = decode_add(frame.body, ENTRY_BYTES_MAX)
         recovery = bool(frame.flags & Flags.RECOVERY)
         statuses = [
-            status or self._add_one(request.incarnation, entry, recovery)
+            status or self._add_one(request.incarnation, bytes(entry), recovery)
             for entry in request.entries
         ]
         self._wake_pollers()
@@ -207,7 +207,7 @@ class FakeBookie:
         ledger.lac = max(ledger.lac, header.lac)
         return Status.OK
 
-    def _read(self, frame: Frame, status: Status | None) -> list[bytes]:
+    def _read(self, frame: Frame, status: Status | None) -> list[Buffer]:
         request = decode_read(frame.body)
         ledger = self.ledgers.get(request.ledger_id) or FakeLedger()
         mine = request.incarnation == self.incarnation.bytes
@@ -224,8 +224,8 @@ class FakeBookie:
         return encode_read_reply(frame.request_id, status or Status.OK, lac, entries)
 
     @staticmethod
-    def _run_of(ledger: FakeLedger, request: ReadRequest) -> list[bytes]:
-        out: list[bytes] = []
+    def _run_of(ledger: FakeLedger, request: ReadRequest) -> list[Buffer]:
+        out: list[Buffer] = []
         size = 0
         for entry in range(request.first_entry, request.first_entry + request.max_count):
             data = ledger.entries.get(entry)
@@ -236,7 +236,7 @@ class FakeBookie:
         return out
 
     def _fence(self, frame: Frame, status: Status | None) -> bytes:
-        request = bookie_pb2.FenceRequest.FromString(frame.body)
+        request = bookie_pb2.FenceRequest.FromString(bytes(frame.body))
         lac = -1
         if request.incarnation == str(self.incarnation) and status is None:
             ledger = self.ledger(request.ledger_id)
@@ -247,7 +247,7 @@ class FakeBookie:
         return _frame(FrameType.FENCE_REPLY, frame, reply.SerializeToString())
 
     def _write_lac(self, frame: Frame) -> bytes:
-        request = bookie_pb2.WriteLac.FromString(frame.body)
+        request = bookie_pb2.WriteLac.FromString(bytes(frame.body))
         packed = struct.pack(">qq", request.ledger_id, request.last_add_confirmed)
         status = Status.OK if crc32c(packed) == request.crc32c else Status.BAD_DIGEST
         if status is Status.OK:
@@ -262,7 +262,7 @@ class FakeBookie:
         moved.set()
 
     async def _long_poll(self, connection: FramedConnection, frame: Frame) -> None:
-        request = bookie_pb2.ReadLacRequest.FromString(frame.body)
+        request = bookie_pb2.ReadLacRequest.FromString(bytes(frame.body))
         ledger = self.ledgers.get(request.ledger_id) or FakeLedger()
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):

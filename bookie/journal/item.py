@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from octavo.bookie.journal.segment import CONTROL, Position, RecordType, SegmentHeader
 from octavo.proto.bookie_wire import Status
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.disk import Appender
 
 OnDone = Callable[[Status], None]
@@ -25,17 +26,28 @@ class JournalItem:
     Made on the loop, not changed after `submit()` except `offset`, which the commit thread sets.
     """
 
-    __slots__ = ("controls", "entries", "heads", "lazy", "nbytes", "offset", "on_done", "reserve")
+    __slots__ = (
+        "controls",
+        "entries",
+        "heads",
+        "lazy",
+        "nbytes",
+        "offset",
+        "on_done",
+        "reserve",
+        "run",
+    )
 
     def __init__(
         self,
         heads: list[EntryHead],
-        entries: list[bytes],
+        entries: list[Buffer],
         on_done: OnDone,
         *,
         controls: tuple[ControlRecord, ...] = (),
         reserve: bool = False,
         lazy: bool = False,
+        run: Buffer | None = None,
     ) -> None:
         self.heads = heads
         self.entries = entries
@@ -45,6 +57,8 @@ class JournalItem:
         """May use the space kept back for fences and recovery (6.13)."""
         self.lazy = lazy
         """Does not force a sync of its own (explicit LAC, RD-6)."""
+        self.run = run
+        """The entries as one piece, if they lie back to back in memory."""
         self.nbytes = sum(map(len, entries)) + CONTROL.size * len(controls)
         self.offset = 0
         """Where the first record's bytes lie in the segment."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from octavo.runtime.checksum import crc32c, crc32c_parts
+from octavo.runtime.checksum import Buffer, crc32c, crc32c_parts
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 
 FORMAT_VERSION = 1
@@ -166,7 +166,7 @@ def encode_batch(
     sequence: int,
     durable_up_to: Position,
     words: Sequence[int],
-    data: Sequence[bytes],
+    data: Sequence[Buffer],
     data_bytes: int,
 ) -> bytes:
     """Head and word table of a batch; the caller writes it, then `data` uncopied.

@@ -28,6 +28,7 @@ from octavo.bookie.journal.segment import (
     encode_segment_header,
 )
 from octavo.proto.bookie_wire import Status
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Appender, Disk
 from octavo.runtime.entropy import Entropy
@@ -65,6 +66,8 @@ class JournalOptions:
     group_max_bytes: int
     queue_max_records: int
     queue_max_bytes: int
+    page_cache_bytes: int | None = None
+    """Written bytes that stay in the page cache; None leaves it to the operating system."""
     idle_mark_s: float = 1.0
     """B-15: an idle stream writes one empty batch after this long, which proves the batch before
     it."""
@@ -251,6 +254,8 @@ class JournalWriter:
         if items:
             self._call_loop(self._acknowledge, items, Status.OK)
             self._sink(CommittedGroup(self._header.number, items, self.durable))
+            if self._options.page_cache_bytes is not None:
+                self._appender.drop_cached(self._options.page_cache_bytes)
 
     def _roll(self, items: list[JournalItem], size: int) -> list[JournalItem]:
         """Go on in a new segment; returns the items that may be written, refusing others with
@@ -312,7 +317,7 @@ class JournalWriter:
         appender = self._appender
         assert appender is not None
         words: list[int] = []
-        data: list[bytes] = []
+        data: list[Buffer] = []
         nbytes = 0
         for item in items:
             for kind, ledger_id, value in item.controls:
@@ -320,7 +325,9 @@ class JournalWriter:
                 data.append(CONTROL.pack(ledger_id, value))
             entries = item.entries
             words.extend(map(len, entries))
-            if item.nbytes < JOIN_BELOW_BYTES * len(entries):
+            if item.run is not None:
+                data.append(item.run)
+            elif item.nbytes < JOIN_BELOW_BYTES * len(entries):
                 data.append(b"".join(entries))
             else:
                 data.extend(entries)

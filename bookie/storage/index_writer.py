@@ -43,6 +43,7 @@ class IndexWriter:
         stream: int,
         *,
         flush_interval_s: float,
+        drop_retired: bool = False,
         clock: Clock,
         on_visible: Callable[[list[JournalItem]], None],
         on_failure: Callable[[BaseException], None],
@@ -50,6 +51,7 @@ class IndexWriter:
         self._index = index
         self._applier = IndexApplier(index, stream)
         self._flush_interval_s = flush_interval_s
+        self._drop_retired = drop_retired  # full segments leave the page cache
         self._clock = clock
         self._flushed_s = clock.monotonic()
         self._on_visible = on_visible
@@ -173,5 +175,7 @@ class IndexWriter:
         appender.write(self._footer.encode(retired.header, appender.position))
         appender.sync()
         appender.trim()
+        if self._drop_retired:
+            appender.drop_cached(0)
         appender.close()
         self._footer = FooterBuilder()

@@ -20,7 +20,7 @@ from octavo.bookie.journal.writer import segment_name
 from octavo.bookie.storage.index import EntryIndex, Location
 from octavo.proto.bookie_wire import Status
 from octavo.proto.entry import HEADER_BYTES
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.disk import Disk, FileReader
 from octavo.runtime.errors import StorageFailed
 
@@ -37,7 +37,7 @@ class ReadResult(NamedTuple):
     """Outcome of a run read: OK with at least one entry, or why there is none."""
 
     status: Status
-    entries: list[bytes]
+    entries: list[Buffer]
 
 
 class SegmentFiles:
@@ -97,7 +97,7 @@ class EntryReader:
         first: int,
         max_count: int,
         max_bytes: int,
-        pending: Mapping[int, bytes],
+        pending: Mapping[int, Buffer],
     ) -> ReadResult:
         """Entries first, first+1, … as long as they are there and fit; the first one always fits
         (RD-4).
@@ -116,9 +116,9 @@ class EntryReader:
         first: int,
         max_count: int,
         max_bytes: int,
-        pending: Mapping[int, bytes],
+        pending: Mapping[int, Buffer],
     ) -> ReadResult:
-        entries: list[bytes] = []
+        entries: list[Buffer] = []
         room = max_bytes
         next_id, end = first, first + max_count
         while next_id < end:

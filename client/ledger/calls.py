@@ -103,7 +103,7 @@ class BookieCalls:
         try:
             channel = self._pool.channel(member.bookie_id, "recovery")
             frame = await channel.call(FrameType.FENCE, body, timeout_s=timeout_s)
-            reply = bookie_pb2.FenceReply.FromString(frame.body)
+            reply = bookie_pb2.FenceReply.FromString(bytes(frame.body))
         except DecodeError:
             return Status.UNKNOWN, NO_ENTRY
         except OctavoError as error:
@@ -164,7 +164,7 @@ class BookieCalls:
         try:
             channel = self._pool.channel(member.bookie_id, "read")
             frame = await channel.call(FrameType.READ_LAC, body, timeout_s=wait_s + timeout_s)
-            reply = bookie_pb2.ReadLacReply.FromString(frame.body)
+            reply = bookie_pb2.ReadLacReply.FromString(bytes(frame.body))
         except DecodeError:
             return LacReply(Status.UNKNOWN, NO_ENTRY, False)
         except OctavoError as error:

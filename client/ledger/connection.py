@@ -393,7 +393,7 @@ class BookieChannel:
         if frame.type == FrameType.ERROR:
             raise _error_of(frame, self.bookie_id)
         try:
-            reply = bookie_pb2.HelloReply.FromString(frame.body)
+            reply = bookie_pb2.HelloReply.FromString(bytes(frame.body))
             incarnation = Member.parse(f"{reply.bookie_id}@{reply.incarnation}").incarnation
         except (DecodeError, ValueError) as error:
             raise InvalidRequest(f"{self.address} sent a broken hello: {error}") from error
@@ -426,7 +426,7 @@ class BookieChannel:
     def _statuses(self, frame: Frame, count: int) -> list[int]:
         if frame.type == FrameType.ERROR:
             try:
-                status = bookie_pb2.ErrorReply.FromString(frame.body).status
+                status = bookie_pb2.ErrorReply.FromString(bytes(frame.body)).status
             except DecodeError:
                 status = Status.INTERNAL
             return [status or Status.INTERNAL] * count
@@ -502,7 +502,7 @@ class BookieChannel:
 
 def _error_of(frame: Frame, bookie_id: str) -> OctavoError:
     try:
-        reply = bookie_pb2.ErrorReply.FromString(frame.body)
+        reply = bookie_pb2.ErrorReply.FromString(bytes(frame.body))
     except DecodeError:
         return BookieUnavailable(f"{bookie_id} sent an unreadable error")
     return status_error(reply.status or Status.INTERNAL, f"{bookie_id}: {reply.cause}")

@@ -40,7 +40,7 @@ async def rig(tmp_path: pathlib.Path) -> AsyncIterator[BookieRig]:
 def error_of(frame: Frame) -> bookie_pb2.ErrorReply:
     assert frame.type == FrameType.ERROR
     reply = bookie_pb2.ErrorReply()
-    reply.ParseFromString(frame.body)
+    reply.ParseFromString(bytes(frame.body))
     return reply
 
 
@@ -124,7 +124,7 @@ async def test_fence_over_the_wire(rig: BookieRig) -> None:
         ledger_id=ledger, incarnation=str(uuid.UUID(bytes=client.incarnation))
     )
     reply = bookie_pb2.FenceReply()
-    reply.ParseFromString((await client.call(FrameType.FENCE, request)).body)
+    reply.ParseFromString(bytes((await client.call(FrameType.FENCE, request)).body))
     assert (reply.status, reply.last_add_confirmed) == (Status.OK, 0)
     assert await client.add(entry(ledger, 2)) == [Status.FENCED]
     assert await client.add(entry(ledger, 2), flags=Flags.RECOVERY) == [Status.OK]
@@ -157,7 +157,7 @@ async def test_lac_long_poll_over_the_wire(rig: BookieRig) -> None:
     poll = asyncio.create_task(read_lac(reader, ledger, 0, 20_000))
     await writer.add(entry(ledger, 1), entry(ledger, 2))
     reply = bookie_pb2.ReadLacReply()
-    reply.ParseFromString((await poll).body)
+    reply.ParseFromString(bytes((await poll).body))
     assert reply.last_add_confirmed == 1
     lac = 2
     digest = crc32c(struct.pack(">qq", ledger, lac))
@@ -168,12 +168,12 @@ async def test_lac_long_poll_over_the_wire(rig: BookieRig) -> None:
         incarnation=str(rig.server.incarnation),
     )
     written = bookie_pb2.WriteLacReply()
-    written.ParseFromString((await writer.call(FrameType.WRITE_LAC, explicit)).body)
+    written.ParseFromString(bytes((await writer.call(FrameType.WRITE_LAC, explicit)).body))
     assert written.status == Status.OK
     explicit.crc32c = digest ^ 1
-    written.ParseFromString((await writer.call(FrameType.WRITE_LAC, explicit)).body)
+    written.ParseFromString(bytes((await writer.call(FrameType.WRITE_LAC, explicit)).body))
     assert written.status == Status.BAD_DIGEST
-    reply.ParseFromString((await read_lac(reader, ledger, 1, 20_000)).body)
+    reply.ParseFromString(bytes((await read_lac(reader, ledger, 1, 20_000)).body))
     assert reply.last_add_confirmed == 2
 
 
@@ -185,7 +185,7 @@ async def test_wrong_incarnation(rig: BookieRig) -> None:
     assert (await client.read(ledger, 0)).status == Status.WRONG_INCARNATION
     request = bookie_pb2.FenceRequest(ledger_id=ledger, incarnation=str(uuid.UUID(int=12345)))
     reply = bookie_pb2.FenceReply()
-    reply.ParseFromString((await client.call(FrameType.FENCE, request)).body)
+    reply.ParseFromString(bytes((await client.call(FrameType.FENCE, request)).body))
     assert reply.status == Status.WRONG_INCARNATION
 
 

@@ -86,7 +86,9 @@ def test_add_round_trip(incarnation: bytes, parts: list[bytes]) -> None:
     buffers = encode_add(9, incarnation, [[p[:5], p[5:]] for p in parts], Flags.RECOVERY)
     (frame,) = FrameDecoder().feed(b"".join(buffers))
     assert (frame.type, frame.flags, frame.request_id) == (FrameType.ADD, Flags.RECOVERY, 9)
-    assert decode_add(frame.body, LIMIT) == (incarnation, parts)
+    request = decode_add(frame.body, LIMIT)
+    assert (request.incarnation, request.entries) == (incarnation, parts)
+    assert request.run == b"".join(parts)
 
 
 @given(st.lists(st.sampled_from(Status), min_size=1, max_size=50))

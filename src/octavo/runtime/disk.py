@@ -12,8 +12,14 @@ import pathlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from octavo.runtime.checksum import Buffer
+
 IOV_MAX = 1024
 """Buffers one writev call accepts on Linux."""
+
+
+DROP_STEP_BYTES = 1 << 20
+"""The page cache is trimmed in steps of this size: one system call per step, not per commit."""
 
 
 class Appender(Protocol):
@@ -24,12 +30,19 @@ class Appender(Protocol):
         """Bytes written so far (not the preallocated size)."""
         ...
 
-    def write(self, buffers: Sequence[bytes]) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         """Append all buffers; a short write is continued, an error raises OSError."""
         ...
 
     def sync(self) -> None:
         """fdatasync; must never be retried after an error (B-8)."""
+        ...
+
+    def drop_cached(self, keep_bytes: int) -> None:
+        """Let the operating system forget its copy of synced bytes, but for the last `keep_bytes`.
+
+        A hint: what was not synced yet, and whole steps only, stay where they are.
+        """
         ...
 
     def trim(self) -> None:
@@ -101,9 +114,10 @@ class Disk(Protocol):
 class _RealAppender:
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._dropped = 0
         self.position = 0
 
-    def write(self, buffers: Sequence[bytes]) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         for start in range(0, len(buffers), IOV_MAX):
             chunk = buffers[start : start + IOV_MAX]
             wanted = sum(map(len, chunk))
@@ -123,6 +137,12 @@ class _RealAppender:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def drop_cached(self, keep_bytes: int) -> None:
+        end = (self.position - keep_bytes) // DROP_STEP_BYTES * DROP_STEP_BYTES
+        if end > self._dropped:
+            os.posix_fadvise(self._fd, self._dropped, end - self._dropped, os.POSIX_FADV_DONTNEED)
+            self._dropped = end
 
     def trim(self) -> None:
         os.ftruncate(self._fd, self.position)
