@@ -162,7 +162,7 @@ class FakeBookie:
         if reply and kind not in self.mute:
             connection.send(reply)
 
-    def _reply(self, kind: FrameType, frame: Frame, status: Status | None) -> list[bytes]:
+    def _reply(self, kind: FrameType, frame: Frame, status: Status | None) -> list[Buffer]:
         if kind is FrameType.HELLO:
             reply = bookie_pb2.HelloReply(
                 protocol_version=1,
