@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import lz4.block
 
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
 
 MAGIC = 0xB7
@@ -221,7 +221,7 @@ def with_sequence(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
     return _with_crc(bytes(head), batch[HEADER_BYTES:])
 
 
-def decode_header(batch: bytes) -> BatchHeader:
+def decode_header(batch: Buffer) -> BatchHeader:
     """Read the header and check every declared size and limit, but not the crc.
 
     Raises CorruptBatch, UnsupportedVersion or MessageTooLarge.
@@ -256,7 +256,7 @@ def decode_header(batch: bytes) -> BatchHeader:
     return header
 
 
-def verify(batch: bytes) -> BatchHeader:
+def verify(batch: Buffer) -> BatchHeader:
     """decode_header, then the crc over the producer's fields and the body; raises CorruptBatch."""
     header = decode_header(batch)
     crc = crc32c(batch[8:_BROKER_AT], crc32c(batch[:4]))
@@ -273,9 +273,9 @@ def stamp(batch: bytes, *, base_offset: int, owner_epoch: int, append_time_ms: i
     return b"".join((view[:_BROKER_AT], fields, view[HEADER_BYTES:]))
 
 
-def body_of(batch: bytes, header: BatchHeader) -> bytes:
-    """The uncompressed body; raises CorruptBatch."""
-    stored = batch[HEADER_BYTES:]
+def body_of(batch: Buffer, header: BatchHeader) -> Buffer:
+    """The uncompressed body, a view where it is stored so; raises CorruptBatch."""
+    stored = memoryview(batch)[HEADER_BYTES:]
     if header.codec == Codec.NONE:
         return stored
     try:
@@ -287,7 +287,7 @@ def body_of(batch: bytes, header: BatchHeader) -> bytes:
     return body
 
 
-def decode_rows(batch: bytes) -> Rows:
+def decode_rows(batch: Buffer) -> Rows:
     """Verify and decode into Python rows.
 
     Raises CorruptBatch, UnsupportedVersion, MessageTooLarge.
@@ -359,7 +359,7 @@ def _put_headers(parts: list[bytes], headers: Sequence[RecordHeaders]) -> None:
 class _BodyReader:
     """Cuts typed buffers off an untrusted body in order; every violation is a CorruptBatch."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Buffer) -> None:
         self._body = body
         self._at = 0
 
@@ -369,7 +369,7 @@ class _BodyReader:
         self._at = end + (-size % 8)
         if self._at > len(self._body):
             raise CorruptBatch("batch body ends inside a buffer")
-        return self._body[start:end]
+        return bytes(self._body[start:end])
 
     def int64s(self, count: int) -> array[int]:
         out = array("q")

@@ -26,6 +26,7 @@ from octavo.proto.batch import (
     seal,
     verify,
 )
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch, InvalidRecord
 from octavo.runtime.invariant import invariant
 
@@ -46,12 +47,12 @@ _HEADERS = int(BatchFlags.HEADERS)
 _COMPACTED = int(BatchFlags.COMPACTED)
 
 
-def decode_arrow(batch: bytes) -> pa.RecordBatch:
+def decode_arrow(batch: Buffer) -> pa.RecordBatch:
     """Verify `batch` and give its columns as Arrow; raises CorruptBatch."""
     return join_arrow([(batch, verify(batch))])
 
 
-def join_arrow(batches: Iterable[tuple[bytes, BatchHeader]]) -> pa.RecordBatch:
+def join_arrow(batches: Iterable[tuple[Buffer, BatchHeader]]) -> pa.RecordBatch:
     """The columns of verified batches, one behind the other; raises CorruptBatch.
 
     The columns of a single batch lie in its decompressed bytes; those of several are copied once.
@@ -85,7 +86,7 @@ class _Columns:
         self._base = self._next = 0
         """Offsets base..next-1 follow the pieces in `_offsets`."""
 
-    def add(self, body: bytes, header: BatchHeader) -> None:
+    def add(self, body: Buffer, header: BatchHeader) -> None:
         """Take one uncompressed body apart."""
         count = header.record_count
         reader = _Body(body)
@@ -169,7 +170,7 @@ def _all_valid(count: int) -> bytes:
 class _Body:
     """Cuts columns off one body in order; see `_Columns` for what is checked here."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Buffer) -> None:
         self._body = body
         self._buffer = pa.py_buffer(body)
         self._at = 0
@@ -188,7 +189,7 @@ class _Body:
     def raw(self, size: int) -> bytes:
         """The next buffer, copied."""
         start = self._advance(size)
-        return self._body[start : start + size]
+        return bytes(self._body[start : start + size])
 
     def _offsets(self, count: int) -> tuple[pa.Buffer, int]:
         """i32[count + 1] that begin at 0, and the last of them."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 from octavo.runtime.invariant import invariant
 
@@ -113,7 +113,7 @@ class Footer(NamedTuple):
     max_timestamps_before: Sequence[int]
 
 
-def is_batch(payload: bytes) -> bool:
+def is_batch(payload: Buffer) -> bool:
     """Whether an entry's payload is a batch (0xB7)."""
     return payload[:1] == b"\xb7"
 

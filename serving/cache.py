@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.invariant import invariant
 
 _ITEM_OVERHEAD_BYTES = 120
@@ -138,9 +139,9 @@ class ColdCache:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
 
-    def put(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
+    def put(self, ledger_id: int, entry_id: int, payload: Buffer) -> None:
         """Remember one entry's payload."""
         key = (ledger_id, entry_id)
         if key in self._entries:
@@ -152,7 +153,7 @@ class ColdCache:
             _, gone = self._entries.popitem(last=False)
             self.used_bytes -= len(gone) + _ITEM_OVERHEAD_BYTES
 
-    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def get(self, ledger_id: int, entry_id: int) -> Buffer | None:
         """The payload, when still remembered."""
         key = (ledger_id, entry_id)
         payload = self._entries.get(key)

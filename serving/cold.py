@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerState
@@ -18,6 +18,7 @@ from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader, decode_header
 from octavo.proto.entry import HEADER_BYTES
 from octavo.proto.segment_entries import is_batch
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.runtime.tasks import TaskOwner
@@ -37,7 +38,7 @@ LAC_WAIT_S = 2.0
 class ColdRead(NamedTuple):
     """Batches found, and where to go on."""
 
-    batches: list[bytes]
+    batches: Sequence[Buffer]
     next_offset: int
     size_bytes: int
 
@@ -117,7 +118,7 @@ class ColdReader:
         self, source: Source, offset: int, max_bytes: int, *, at_least_one: bool
     ) -> ColdRead:
         """Whole batches from `source`, skipping entries that are none."""
-        batches: list[bytes] = []
+        batches: list[Buffer] = []
         size = 0
         next_offset = offset
         entry = self._hints.get((source.ledger_id, offset), source.start_entry)
@@ -151,7 +152,7 @@ class ColdReader:
 
     # --- time ---------------------------------------------------------------------------------
 
-    async def batches_from(self, source: Source) -> AsyncIterator[tuple[BatchHeader, bytes]]:
+    async def batches_from(self, source: Source) -> AsyncIterator[tuple[BatchHeader, Buffer]]:
         """Headers and batches from `source.start_entry` up to the limit."""
         for entry in range(source.start_entry, source.last_entry + 1):
             payload = self._cache.get(source.ledger_id, entry)
@@ -222,7 +223,7 @@ class ColdReader:
 
     # --- storage ------------------------------------------------------------------------------
 
-    async def _fetch(self, source: Source, entry: int, max_bytes: int | None = None) -> bytes:
+    async def _fetch(self, source: Source, entry: int, max_bytes: int | None = None) -> Buffer:
         """The payload of `entry`, read with what follows it; one read serves all who ask."""
         key = (source.ledger_id, entry)
         for _ in range(2):
@@ -271,7 +272,7 @@ class ColdReader:
             self.reads += 1
             # Backwards, so that the entry asked for is the last to leave a small cache.
             for i in reversed(range(len(found))):
-                self._cache.put(source.ledger_id, entry + i, found[i][HEADER_BYTES:])
+                self._cache.put(source.ledger_id, entry + i, memoryview(found[i])[HEADER_BYTES:])
         except OctavoError as error:
             return error
         finally:

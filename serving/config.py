@@ -80,6 +80,9 @@ class BrokerConfig(FrozenSettings):
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)
     fetch_bytes_in_flight: int = Field(default=256 * _MIB, ge=64 * _MIB)
     fetch_max_bytes: int = Field(default=52_428_800, ge=_MIB)
+    fetch_reply_bytes: int = Field(default=_MIB, ge=64 * _KIB)
+    """A reply stops growing here, whatever the client allows: larger messages leave the CPU's
+    cache, and the client works on one while the next is made."""
     fetch_max_wait_ms: int = Field(default=30_000, ge=0)
     fetch_max_partitions: int = Field(default=10_000, ge=1)
     max_receive_bytes: int = Field(default=32 * _MIB, ge=8 * _MIB)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import to_wire
+from octavo.proto.fetch_wire import PartitionReply, encode_reply
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
 from octavo.serving.budget import ByteBudget
@@ -44,8 +46,8 @@ class _Slot:
 class FetchResult:
     """A reply and the bytes it holds of the broker's budget until it was written (BP-2)."""
 
-    def __init__(self, reply: pb.FetchReply, budget: ByteBudget, reserved: int) -> None:
-        self.reply = reply
+    def __init__(self, message: bytes, budget: ByteBudget, reserved: int) -> None:
+        self.message = message
         self._budget = budget
         self._reserved = reserved
 
@@ -65,7 +67,8 @@ class Fetcher:
         self._budget = budget
         self._config = config
         self._clock = clock
-        self._rotation = 0
+        self._filled_by = ("", -1)
+        """The last partition that had bytes in the last reply that had any."""
         self._look = asyncio.Event()
         self._hurry = False
 
@@ -81,7 +84,8 @@ class Fetcher:
         deadline_s = self._clock.monotonic() + max_wait_ms / 1000
         slots = await self._resolve(request.partitions, max_wait_ms / 1000)
         max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
-        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
+        reply_bytes = max(self._config.fetch_reply_bytes, request.min_bytes)
+        max_bytes = min(max_bytes, self._config.fetch_max_bytes, reply_bytes)
         shells = {slot.shell for slot in slots if slot.shell is not None}
         for shell in shells:
             shell.watch(self._look.set)
@@ -94,11 +98,12 @@ class Fetcher:
         reserved = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
         await self._budget.take(reserved)
         try:
-            reply = await self._read(request, slots, max_bytes)
+            partitions = await self._read(slots, max_bytes)
         except BaseException:
             self._budget.release(reserved)
             raise
-        return FetchResult(reply, self._budget, reserved)
+        message = encode_reply(request.correlation, partitions)
+        return FetchResult(message, self._budget, reserved)
 
     def _check(self, request: pb.FetchRequest) -> None:
         count = len(request.partitions)
@@ -164,47 +169,47 @@ class Fetcher:
                 slot.error = error
         return available
 
-    async def _read(
-        self, request: pb.FetchRequest, slots: list[_Slot], max_bytes: int
-    ) -> pb.FetchReply:
-        reply = pb.FetchReply(correlation=request.correlation)
+    async def _read(self, slots: list[_Slot], max_bytes: int) -> list[PartitionReply]:
+        """What each slot has, beginning behind the one that filled the last reply (F2)."""
+        replies: list[PartitionReply] = []
         left = max_bytes
-        self._rotation += 1
-        start = self._rotation % len(slots) if slots else 0
+        names = [(slot.asked.topic, slot.asked.partition) for slot in slots]
+        start = names.index(self._filled_by) + 1 if self._filled_by in names else 0
         nothing_yet = True
-        for slot in slots[start:] + slots[:start]:  # F2: the order rotates
-            fetched = await self._read_slot(slot, left, at_least_one=nothing_yet)
-            size = sum(map(len, fetched.batches))
+        for slot in slots[start:] + slots[:start]:
+            reply = await self._read_slot(slot, left, at_least_one=nothing_yet)
+            size = sum(map(len, reply.batches))
             left -= size
-            nothing_yet = nothing_yet and size == 0
-            reply.partitions.append(fetched)
-        return reply
+            if size:
+                nothing_yet = False
+                self._filled_by = (slot.asked.topic, slot.asked.partition)
+            replies.append(reply)
+        return replies
 
-    async def _read_slot(
-        self, slot: _Slot, left: int, *, at_least_one: bool
-    ) -> pb.FetchedPartition:
+    async def _read_slot(self, slot: _Slot, left: int, *, at_least_one: bool) -> PartitionReply:
         asked = slot.asked
-        fetched = pb.FetchedPartition(
+        fields = pb.FetchedPartition(
             topic=asked.topic, partition=asked.partition, next_offset=asked.offset
         )
         shell = slot.shell
         if shell is not None:
-            fetched.log_start = shell.log_start
-            fetched.high_watermark = shell.high_watermark
-            fetched.last_stable_offset = shell.high_watermark
-            fetched.owner_epoch = shell.owner_epoch
+            fields.log_start = shell.log_start
+            fields.high_watermark = shell.high_watermark
+            fields.last_stable_offset = shell.high_watermark
+            fields.owner_epoch = shell.owner_epoch
         if shell is None or slot.error is not None:
-            fetched.error.CopyFrom(to_wire(slot.error or NotLeader()))
-            return fetched
+            fields.error.CopyFrom(to_wire(slot.error or NotLeader()))
+            return PartitionReply(fields, ())
+        batches: Sequence[Buffer] = ()
         try:
             view = shell.view()
             limit = min(left, slot.max_bytes)
             if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
                 found = await read_at(view, asked.offset, limit, at_least_one=at_least_one)
-                fetched.batches.extend(found.batches)
-                fetched.next_offset = found.next_offset
-            fetched.high_watermark = view.high_watermark
-            fetched.last_stable_offset = view.high_watermark
+                batches = found.batches
+                fields.next_offset = found.next_offset
+            fields.high_watermark = view.high_watermark
+            fields.last_stable_offset = view.high_watermark
         except OctavoError as error:
-            fetched.error.CopyFrom(to_wire(error))
-        return fetched
+            fields.error.CopyFrom(to_wire(error))
+        return PartitionReply(fields, batches)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader, decode_rows
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OffsetOutOfRange
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.cache import PartitionTail
@@ -131,7 +132,7 @@ async def _scan(view: ReadView, source: Source, timestamp_ms: int) -> Found | No
 
 
 def _first_in(
-    _header: BatchHeader, payload: bytes, timestamp_ms: int, log_start: int
+    _header: BatchHeader, payload: Buffer, timestamp_ms: int, log_start: int
 ) -> Found | None:
     rows = decode_rows(payload)
     for offset, found_ms in zip(rows.offsets, rows.timestamps_ms, strict=True):

@@ -283,9 +283,7 @@ class BrokerServer:
             "Produce": grpc.stream_stream_rpc_method_handler(
                 self._produce, response_serializer=pb.ProduceReply.SerializeToString
             ),
-            "Fetch": grpc.stream_stream_rpc_method_handler(
-                self._fetch, response_serializer=pb.FetchReply.SerializeToString
-            ),
+            "Fetch": grpc.stream_stream_rpc_method_handler(self._fetch),  # bytes: proto.fetch_wire
         }
         return {**unary, **streams}
 

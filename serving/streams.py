@@ -27,7 +27,7 @@ from octavo.serving.registry import PartitionRegistry
 from octavo.serving.validation import check_acks
 
 ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
-FetchContext = grpc.aio.ServicerContext[object, pb.FetchReply]
+FetchContext = grpc.aio.ServicerContext[object, bytes]
 
 LOAD_WAIT_S = 1.0
 """How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
@@ -179,7 +179,7 @@ class FetchStream:
                 result = await self._fetcher.fetch(request)
                 self._ahead -= 1
                 try:
-                    await self._context.write(result.reply)
+                    await self._context.write(result.message)
                 finally:
                     result.written()
             if self._malformed is not None:

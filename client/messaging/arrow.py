@@ -21,6 +21,7 @@ from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.routing import TopicState
 from octavo.proto.batch import BatchFlags, BatchHeader, Codec
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import ConfigError, CorruptBatch
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -240,7 +241,7 @@ class StoredBatch(NamedTuple):
     """A fetched, verified batch and the rows of it that are wanted."""
 
     where: TopicPartition
-    batch: bytes
+    batch: Buffer
     header: BatchHeader
     first_offset: int
     """Rows below it were handed out already or lie before the position."""

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("octavo.client")
 T = TypeVar("T")
+FetchCall = grpc.aio.StreamStreamCall[pb.FetchRequest, bytes]
 
 MESSAGE_BYTES_MAX = 64 << 20
 """gRPC message limit of both directions: above the largest fetch (G7)."""
+FETCH_METHOD = "/octavo.broker.Broker/Fetch"
 REDIRECTS_MAX = 20
 """Longest chain of Lookup redirects that is followed."""
 ATTEMPT_TIMEOUT_S = 5.0
@@ -114,6 +116,14 @@ class Cluster:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             found = self._channels[address] = (channel, BrokerStub(channel))
         return found[1]
+
+    def fetch_stream(self, address: str) -> FetchCall:
+        """A new Fetch stream to one broker; its replies are the bytes `proto.fetch_wire` reads."""
+        self.stub(address)
+        method: grpc.aio.StreamStreamMultiCallable[pb.FetchRequest, bytes] = self._channels[
+            address
+        ][0].stream_stream(FETCH_METHOD, request_serializer=pb.FetchRequest.SerializeToString)
+        return method()
 
     def _addresses(self) -> list[str]:
         known = list(dict.fromkeys([*self._brokers, *self._bootstrap]))

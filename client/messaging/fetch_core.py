@@ -15,6 +15,7 @@ from typing import NamedTuple
 from octavo.client.messaging.records import Headers, Record, TopicPartition, make_records
 from octavo.proto import batch as batch_format
 from octavo.proto.batch import BatchFlags, BatchHeader, Rows
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     CorruptBatch,
     IllegalStateError,
@@ -38,7 +39,7 @@ class Buffered:
 
     __slots__ = ("adopt", "batch", "cursor", "header", "rows")
 
-    def __init__(self, batch: bytes, header: BatchHeader | None, adopt: int) -> None:
+    def __init__(self, batch: Buffer, header: BatchHeader | None, adopt: int) -> None:
         self.batch = batch
         self.header = header
         self.adopt = adopt
@@ -100,7 +101,7 @@ class Plan(NamedTuple):
 class Answer(NamedTuple):
     """One partition of a fetch reply."""
 
-    batches: Sequence[bytes]
+    batches: Sequence[Buffer]
     next_offset: int
     log_start: int
     high_watermark: int
@@ -416,12 +417,12 @@ class FetchCore:
 
     def take_batches(
         self, max_bytes: int, limits: Mapping[TopicPartition, int] | None = None
-    ) -> list[tuple[TopicPartition, bytes, BatchHeader, int, int]]:
+    ) -> list[tuple[TopicPartition, Buffer, BatchHeader, int, int]]:
         """Whole buffered batches as (where, batch, header, first wanted offset, end offset).
 
         `max_bytes` counts what they hold uncompressed; one batch is given in any case.
         """
-        out: list[tuple[TopicPartition, bytes, BatchHeader, int, int]] = []
+        out: list[tuple[TopicPartition, Buffer, BatchHeader, int, int]] = []
         size = 0
         for where in list(self._turn):
             reading = self.readings[where]

@@ -11,15 +11,17 @@ import logging
 
 import grpc
 
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.cluster import Cluster, FetchCall
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
+from octavo.proto.fetch_wire import PartitionReply, decode_reply
 from octavo.runtime.errors import (
     BrokerUnavailable,
+    InvalidRequest,
     LogTruncated,
     NoOffsetForPartition,
     OctavoError,
@@ -35,15 +37,13 @@ ABOVE_END_ATTEMPTS = 3
 IDLE_LOOK_S = 0.5
 """An owner loop without anything to ask looks again after this, or when woken."""
 
-Stream = grpc.aio.StreamStreamCall[pb.FetchRequest, pb.FetchReply]
-
 
 class _OwnerLoop:
     """The stream to one broker and the wish to interrupt what it waits for."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
-        self.call: Stream | None = None
+        self.call: FetchCall | None = None
         self.interrupted = False
 
 
@@ -296,7 +296,7 @@ class Fetcher:
         except TimeoutError:
             self._find_owners()
 
-    async def _exchange(self, address: str, owner: _OwnerLoop, plan: Plan) -> pb.FetchReply:
+    async def _exchange(self, address: str, owner: _OwnerLoop, plan: Plan) -> list[PartitionReply]:
         """One request and its reply on the broker's stream, which is opened when missing."""
         self._correlation += 1
         request = pb.FetchRequest(
@@ -318,7 +318,7 @@ class Fetcher:
         self.requests_sent += 1
         try:
             if owner.call is None:
-                owner.call = self._cluster.stub(address).Fetch()
+                owner.call = self._cluster.fetch_stream(address)
             call = owner.call
             async with asyncio.timeout(limit_s):
                 await call.write(request)
@@ -333,23 +333,28 @@ class Fetcher:
             if owner.interrupted and not _being_cancelled():
                 raise BrokerUnavailable(f"{address}: the fetch was interrupted") from None
             raise
-        if not isinstance(reply, pb.FetchReply):
+        if not isinstance(reply, bytes):
             raise BrokerUnavailable(f"{address}: closed the fetch stream")
-        if reply.correlation != request.correlation:
+        try:
+            correlation, partitions = decode_reply(reply)
+        except InvalidRequest as error:
+            call.cancel()
+            raise BrokerUnavailable(f"{address}: {error.cause}") from error
+        if correlation != request.correlation:
             call.cancel()
             raise BrokerUnavailable(f"{address}: fetch replies are out of step")
-        return reply
+        return partitions
 
-    def _take_reply(self, plan: Plan, reply: pb.FetchReply) -> None:
+    def _take_reply(self, plan: Plan, partitions: list[PartitionReply]) -> None:
         answers = {
             TopicPartition(part.topic, part.partition): Answer(
-                part.batches,
+                batches,
                 part.next_offset,
                 part.log_start,
                 part.high_watermark,
                 from_wire(part.error) if part.HasField("error") else None,
             )
-            for part in reply.partitions
+            for part, batches in partitions
         }
         now_s = self._cluster.clock.monotonic()
         for ask in plan.asks:
