@@ -5,6 +5,8 @@ The clock and the wait are passed in, so all of it is tested without time passin
 
 from __future__ import annotations
 
+import itertools
+
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
@@ -73,8 +75,7 @@ class Limited(Iterable[T]):
 
     def __iter__(self) -> Iterator[T]:
         until = self._clock() + self._seconds
-        while self.taken < self._count_max:
-            if self.taken % CHECK_EVERY == 0 and self._clock() >= until:
-                return
-            self.taken += 1
-            yield next(self._values)
+        while self.taken < self._count_max and self._clock() < until:
+            step = min(CHECK_EVERY, self._count_max - self.taken)
+            self.taken += step
+            yield from itertools.islice(self._values, step)

@@ -30,7 +30,7 @@ from array import array
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import lz4.block
 
@@ -52,6 +52,7 @@ _RECORD_OVERHEAD_BYTES = 64 * 1024
 
 _HEADER = struct.Struct("<BBBBIIIIhHqqqiiqiiq")
 _CRC = struct.Struct("<I")
+_TIMESTAMP = struct.Struct("<q")
 _BROKER_FIELDS = struct.Struct("<qiiq")
 _BROKER_AT = 56
 
@@ -130,7 +131,7 @@ def encode(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     schema_id: int = 0,
-) -> bytes:
+) -> Buffer:
     """Encode columns of equal length into a batch.
 
     A body that LZ4 does not shrink is stored raw. Raises InvalidRecord for unequal columns or no
@@ -141,7 +142,11 @@ def encode(
         raise InvalidRecord(f"a batch holds 1 to {MAX_RECORDS} records, not {count}")
     if len(keys) != count or len(values) != count or (headers and len(headers) != count):
         raise InvalidRecord("columns of a batch must have equal lengths")
-    parts: list[bytes] = [array("q", timestamps_ms).tobytes()]
+    first = timestamps_ms[0]
+    if timestamps_ms.count(first) == count:  # a chunk of records appended at one time
+        parts, latest = [_TIMESTAMP.pack(first) * count], first
+    else:
+        parts, latest = [struct.pack(f"<{count}q", *timestamps_ms)], max(timestamps_ms)
     _put_binary(parts, keys, count)
     _put_binary(parts, values, count)
     flags = 0
@@ -149,9 +154,9 @@ def encode(
         flags = int(BatchFlags.HEADERS)
         _put_headers(parts, headers)
     return seal(
-        b"".join(parts),
+        parts,
         count,
-        (timestamps_ms[0], max(timestamps_ms)),
+        (first, latest),
         flags=flags,
         codec=codec,
         producer=(producer_id, producer_epoch, base_sequence),
@@ -160,7 +165,7 @@ def encode(
 
 
 def seal(
-    body: bytes,
+    parts: Sequence[bytes],
     count: int,
     timestamps_ms: tuple[int, int],
     *,
@@ -168,20 +173,24 @@ def seal(
     codec: int,
     producer: tuple[int, int, int],
     schema_id: int,
-) -> bytes:
-    """Compress an encoded body and put the header before it; `timestamps_ms` is (base, max)."""
-    if len(body) > MAX_BODY_BYTES:
-        raise MessageTooLarge(f"batch body of {len(body)} bytes, limit {MAX_BODY_BYTES}")
-    stored = body
+) -> Buffer:
+    """Compress an encoded body, given as parts, and put the header before it.
+
+    `timestamps_ms` is (base, max). The bytes of an uncompressed body are copied once.
+    """
+    body_bytes = sum(map(len, parts))
+    if body_bytes > MAX_BODY_BYTES:
+        raise MessageTooLarge(f"batch body of {body_bytes} bytes, limit {MAX_BODY_BYTES}")
+    stored_bytes = body_bytes
     if codec == Codec.LZ4:
-        packed: bytes = lz4.block.compress(body, store_size=False)
-        if len(packed) < len(body):
-            stored = packed
+        packed: bytes = lz4.block.compress(b"".join(parts), store_size=False)
+        if len(packed) < body_bytes:
+            parts, stored_bytes = [packed], len(packed)
         else:
             codec = Codec.NONE
-    if HEADER_BYTES + len(stored) > MAX_BATCH_BYTES:
+    if HEADER_BYTES + stored_bytes > MAX_BATCH_BYTES:
         raise MessageTooLarge(
-            f"batch of {HEADER_BYTES + len(stored)} bytes, limit {MAX_BATCH_BYTES}"
+            f"batch of {HEADER_BYTES + stored_bytes} bytes, limit {MAX_BATCH_BYTES}"
         )
     producer_id, producer_epoch, base_sequence = producer
     head = _HEADER.pack(
@@ -190,8 +199,8 @@ def seal(
         codec,
         flags,
         0,
-        len(stored),
-        len(body),
+        stored_bytes,
+        body_bytes,
         count,
         producer_epoch,
         0,
@@ -204,21 +213,29 @@ def seal(
         0,
         0,
     )
-    return _with_crc(head, stored)
+    return _with_crc(bytearray().join((head, *parts)))
 
 
-def _with_crc(head: bytes, body: bytes) -> bytes:
-    crc = crc32c(body, crc32c(head[8:_BROKER_AT], crc32c(head[:4])))
-    return b"".join((head[:4], _CRC.pack(crc), head[8:], body))
+def _with_crc(batch: bytearray) -> Buffer:
+    """`batch` with its crc filled in; nobody else may hold it."""
+    view = memoryview(batch)
+    _CRC.pack_into(batch, 4, _crc_of(view))
+    return view.toreadonly()
 
 
-def with_sequence(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+def _crc_of(batch: Buffer) -> int:
+    return crc32c(batch[HEADER_BYTES:], crc32c(batch[8:_BROKER_AT], crc32c(batch[:4])))
+
+
+def with_sequence(
+    batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int
+) -> Buffer:
     """The same records under another producer identity; the crc is computed anew."""
-    head = bytearray(batch[:HEADER_BYTES])
-    struct.pack_into("<h", head, 20, producer_epoch)
-    struct.pack_into("<q", head, 24, producer_id)
-    struct.pack_into("<i", head, 48, base_sequence)
-    return _with_crc(bytes(head), batch[HEADER_BYTES:])
+    changed = bytearray(batch)
+    struct.pack_into("<h", changed, 20, producer_epoch)
+    struct.pack_into("<q", changed, 24, producer_id)
+    struct.pack_into("<i", changed, 48, base_sequence)
+    return _with_crc(changed)
 
 
 def decode_header(batch: Buffer) -> BatchHeader:
@@ -259,13 +276,12 @@ def decode_header(batch: Buffer) -> BatchHeader:
 def verify(batch: Buffer) -> BatchHeader:
     """decode_header, then the crc over the producer's fields and the body; raises CorruptBatch."""
     header = decode_header(batch)
-    crc = crc32c(batch[8:_BROKER_AT], crc32c(batch[:4]))
-    if crc32c(batch[HEADER_BYTES:], crc) != header.body_crc:
+    if _crc_of(memoryview(batch)) != header.body_crc:
         raise CorruptBatch("batch fails its crc32c")
     return header
 
 
-def stamp(batch: bytes, *, base_offset: int, owner_epoch: int, append_time_ms: int) -> bytes:
+def stamp(batch: Buffer, *, base_offset: int, owner_epoch: int, append_time_ms: int) -> bytes:
     """The broker's fields set in a copy of `batch`; the body is not opened (F066)."""
     (count,) = _CRC.unpack_from(batch, 16)
     fields = _BROKER_FIELDS.pack(base_offset, count - 1, owner_epoch, append_time_ms)
@@ -326,19 +342,28 @@ def full_validity(count: int) -> bytes:
 
 def _put_binary(parts: list[bytes], column: Sequence[bytes | None], count: int) -> None:
     """Append validity, offsets and data of one nullable binary column, each padded."""
-    if None in column:
+    absent = column.count(None)
+    if absent == count:
+        size = (count + 7) // 8
+        offsets_bytes = 4 * (count + 1)
+        parts.append(bytes(size) + _padding(size) + bytes(offsets_bytes) + _padding(offsets_bytes))
+        return
+    if absent:
         bits = "".join(["0" if item is None else "1" for item in reversed(column)])
         bitmap = int(bits or "0", 2).to_bytes((count + 7) // 8, "little")
         parts.append(bitmap + _padding(len(bitmap)))
     else:
         parts.append(full_validity(count))
-    filled: list[bytes] = [item or b"" for item in column]
-    offsets = array("i", accumulate(map(len, filled), initial=0)).tobytes()
+    filled = [item or b"" for item in column] if absent else cast("Sequence[bytes]", column)
+    ends = list(accumulate(map(len, filled), initial=0))
+    if ends[-1] > MAX_BODY_BYTES:
+        raise MessageTooLarge(f"a column of {ends[-1]} bytes, limit of a body {MAX_BODY_BYTES}")
+    # The values go in as they are: they are copied once, into the batch.
+    offsets = struct.pack(f"<{count + 1}i", *ends)
     parts.append(offsets)
     parts.append(_padding(len(offsets)))
-    data = b"".join(filled)
-    parts.append(data)
-    parts.append(_padding(len(data)))
+    parts.extend(filled)
+    parts.append(_padding(ends[-1]))
 
 
 def _put_headers(parts: list[bytes], headers: Sequence[RecordHeaders]) -> None:

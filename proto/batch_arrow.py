@@ -240,7 +240,7 @@ def encode_arrow(
     codec: int = Codec.LZ4,
     producer: tuple[int, int, int] = (-1, -1, -1),
     schema_id: int = 0,
-) -> bytes:
+) -> Buffer:
     """Encode Arrow columns of equal length: int64 milliseconds, binary or string keys and values.
 
     `producer` is (id, epoch, base sequence). Raises InvalidRecord and MessageTooLarge as
@@ -261,7 +261,7 @@ def encode_arrow(
         flags = int(BatchFlags.HEADERS)
         _put_headers(parts, headers)
     return seal(
-        b"".join(parts),
+        parts,
         count,
         (_int_of(stamps[0]), _int_of(pc.max(stamps))),
         flags=flags,

@@ -277,9 +277,9 @@ class FrameDecoder:
     """Turns received bytes into frames, in the shape of asyncio.BufferedProtocol.
 
     Small frames land in a scratch buffer; a large body is received straight into its own
-    bytearray, which the frame's body then is a view of. `get_buffer()` gives where to write next; `received(n)` returns the frames
-    completed by `n` bytes. Raises MessageTooLarge or UnsupportedVersion, after which the
-    connection must be closed.
+    bytearray, which the frame's body then is a view of. `get_buffer()` gives where to write next;
+    `received(n)` returns the frames completed by `n` bytes. Raises MessageTooLarge or
+    UnsupportedVersion, after which the connection must be closed.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:

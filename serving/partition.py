@@ -17,6 +17,7 @@ from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader
 from octavo.proto.segment_entries import Snapshot, encode_footer, encode_snapshot
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     Fatal,
     InvariantViolation,
@@ -201,7 +202,7 @@ class PartitionShell:
 
     # --- produce ------------------------------------------------------------------------------
 
-    def append(self, batch: bytes, acks: int, reply: Reply) -> None:
+    def append(self, batch: Buffer, acks: int, reply: Reply) -> None:
         """Validate, de-duplicate, give an offset and send; `reply` is called exactly once.
 
         Raises instead of replying when the batch is refused at once; nothing was written then.

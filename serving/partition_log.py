@@ -18,6 +18,7 @@ from typing import NamedTuple
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchHeader
 from octavo.proto.segment_entries import SegmentFigures
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId
 from octavo.runtime.invariant import invariant
@@ -96,7 +97,7 @@ class PartitionLog:
             self.pending < batches_max and self.pending_bytes + size <= bytes_max
         )
 
-    def admit(self, batch: bytes, header: BatchHeader, now_ms: int, now_s: float) -> Append:
+    def admit(self, batch: Buffer, header: BatchHeader, now_ms: int, now_s: float) -> Append:
         """Give the batch its offset and the owner's stamp, and queue it.
 
         Append times never go back inside a partition, whatever the wall clock does (G5).

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort, to_wire
+from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.serving.budget import ByteBudget
@@ -77,7 +78,7 @@ class ProduceStream:
             raw = await _next_message(self._context)
             if raw is None:
                 return
-            touched = await self._take(_parse_produce(raw))
+            touched = await self._take(_checked(decode_produce(raw)))
             while self._pending >= self._pending_max:
                 self._room.clear()
                 await self._room.wait()
@@ -86,9 +87,9 @@ class ProduceStream:
                 if shell.congested:
                     await shell.wait_capacity(CAPACITY_WAIT_S)
 
-    async def _take(self, request: pb.ProduceRequest) -> set[PartitionShell]:
+    async def _take(self, items: list[ProduceItem]) -> set[PartitionShell]:
         touched: set[PartitionShell] = set()
-        for one in request.batches:
+        for one in items:
             batch = one.batch
             self._pending += 1
             self._budget.charge(len(batch))
@@ -141,16 +142,12 @@ async def _next_message(context: ProduceContext | FetchContext) -> bytes | None:
     return raw if isinstance(raw, bytes) else None
 
 
-def _parse_produce(raw: bytes) -> pb.ProduceRequest:
-    try:
-        request = pb.ProduceRequest.FromString(raw)
-    except DecodeError as error:
-        raise InvalidRequest(f"not a ProduceRequest: {error}") from error
-    for one in request.batches:
+def _checked(items: list[ProduceItem]) -> list[ProduceItem]:
+    for one in items:
         check_acks(one.acks)
         if not one.topic or one.partition < 0:
             raise InvalidRequest("a batch names no topic or a negative partition")
-    return request
+    return items
 
 
 class FetchStream:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import PRODUCER_FLAGS, BatchHeader
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -25,7 +26,7 @@ def check_acks(acks: int) -> None:
         raise InvalidRequest(f"acks must be -1, 1 or 0, not {acks}")
 
 
-def check_batch(batch: bytes, acks: int, settings: TopicSettings, now_ms: int) -> BatchHeader:
+def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) -> BatchHeader:
     """The header of a batch that may be stored.
 
     Raises MessageTooLarge, CorruptBatch, UnsupportedVersion, InvalidRecord, InvalidTimestamp or

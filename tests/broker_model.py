@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from octavo.proto import batch as batch_format
 from octavo.proto.batch import BatchFlags
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
 
 MASK = 0x7FFFFFFF
@@ -92,7 +93,7 @@ class PartitionModel:
         self.sequences.note(*identity, header.record_count, offset)
         return Appended(offset, duplicate=False)
 
-    def append(self, batch: bytes, now_ms: int) -> int:
+    def append(self, batch: Buffer, now_ms: int) -> int:
         header = batch_format.decode_header(batch)
         offset = self.end
         self.batches.append(
@@ -109,7 +110,7 @@ class PartitionModel:
         header = batch_format.decode_header(plain)
         body = plain[batch_format.HEADER_BYTES :]
         marked = batch_format.seal(
-            batch_format.body_of(plain, header),
+            [bytes(batch_format.body_of(plain, header))],
             1,
             (now_ms, now_ms),
             flags=int(BatchFlags.CONTROL),

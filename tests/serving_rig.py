@@ -39,7 +39,7 @@ def make_batch(
 ) -> bytes:
     """An uncompressed batch of `values`."""
     count = len(values)
-    return batches.encode(
+    encoded = batches.encode(
         [timestamp_ms] * count,
         [None] * count,
         list(values),
@@ -48,6 +48,7 @@ def make_batch(
         producer_epoch=epoch,
         base_sequence=sequence,
     )
+    return bytes(encoded)
 
 
 def make_config(**changes: object) -> BrokerConfig:

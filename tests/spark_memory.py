@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from octavo.proto import batch as batches
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
 from octavo.spark.log_view import PartitionLog, Segment, StoredBatch, TopicLog
 
@@ -128,7 +129,7 @@ class MemoryTopic:
                 yield item
 
 
-def _with_flags(batch: bytes, flags: int) -> bytes:
+def _with_flags(batch: Buffer, flags: int) -> Buffer:
     changed = bytearray(batch)
     changed[3] |= flags
     # Same identity written anew: computes the crc over the changed header.

@@ -18,6 +18,7 @@ from octavo.client.messaging.delivery import Partition
 from octavo.client.messaging.futures import Completion
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto import batch as batch_format
+from octavo.runtime.checksum import Buffer
 
 RECORD_OVERHEAD_BYTES = 24
 """Counted for each record: timestamp, two offsets, validity bits."""
@@ -57,11 +58,11 @@ class Batch(Completion):
         self.created_s = created_s
         self.due = False
         """To be sent as soon as the partition has room: linger over, flush, or a waiting send."""
-        self.make: Callable[[tuple[int, int, int]], bytes] | None = None
+        self.make: Callable[[tuple[int, int, int]], Buffer] | None = None
         """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
         self.absorbed: list[tuple[Batch, int]] = []
         """Batches that travel in this one, and the index of their first record in it."""
-        self.payload = b""
+        self.payload: Buffer = b""
         """The encoded batch, kept for retries."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
 
@@ -85,7 +86,7 @@ class Batch(Completion):
         self.absorbed = []
         return parts
 
-    def encoded(self, codec: int, producer: tuple[int, int, int]) -> bytes:
+    def encoded(self, codec: int, producer: tuple[int, int, int]) -> Buffer:
         """The batch's bytes under `producer`; columns are released once encoded."""
         if not self.payload:
             self.payload = self._encode(codec, producer)
@@ -95,7 +96,7 @@ class Batch(Completion):
         self.payload_producer = producer
         return self.payload
 
-    def _encode(self, codec: int, producer: tuple[int, int, int]) -> bytes:
+    def _encode(self, codec: int, producer: tuple[int, int, int]) -> Buffer:
         if self.make is not None:
             return self.make(producer)
         return batch_format.encode(

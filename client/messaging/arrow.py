@@ -185,7 +185,7 @@ def batches(engine: ProducerEngine, given: ArrowInput, rows: ArrowRows) -> Itera
             start = stop
 
 
-def _encode(rows: ArrowRows, codec: int, producer: tuple[int, int, int]) -> bytes:
+def _encode(rows: ArrowRows, codec: int, producer: tuple[int, int, int]) -> Buffer:
     return encode_arrow(
         rows.timestamps_ms, rows.keys, rows.values, rows.headers, codec=codec, producer=producer
     )

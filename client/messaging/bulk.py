@@ -133,9 +133,10 @@ def _convert(
 
 
 def _lengths(column: Sequence[bytes | None]) -> list[int]:
-    if None in column:
+    try:
+        return list(map(len, cast("Sequence[bytes]", column)))
+    except TypeError:  # there are nulls
         return [0 if item is None else len(item) for item in column]
-    return list(map(len, cast("Sequence[bytes]", column)))
 
 
 def _sizes(

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("octavo.client")
 T = TypeVar("T")
+ProduceCall = grpc.aio.StreamStreamCall[bytes, pb.ProduceReply]
 FetchCall = grpc.aio.StreamStreamCall[pb.FetchRequest, bytes]
 
 MESSAGE_BYTES_MAX = 64 << 20
 """gRPC message limit of both directions: above the largest fetch (G7)."""
+PRODUCE_METHOD = "/octavo.broker.Broker/Produce"
 FETCH_METHOD = "/octavo.broker.Broker/Fetch"
 REDIRECTS_MAX = 20
 """Longest chain of Lookup redirects that is followed."""
@@ -123,6 +125,14 @@ class Cluster:
         method: grpc.aio.StreamStreamMultiCallable[pb.FetchRequest, bytes] = self._channels[
             address
         ][0].stream_stream(FETCH_METHOD, request_serializer=pb.FetchRequest.SerializeToString)
+        return method()
+
+    def produce_stream(self, address: str) -> ProduceCall:
+        """A new Produce stream to one broker; its messages come from `proto.produce_wire`."""
+        self.stub(address)
+        method: grpc.aio.StreamStreamMultiCallable[bytes, pb.ProduceReply] = self._channels[
+            address
+        ][0].stream_stream(PRODUCE_METHOD, response_deserializer=pb.ProduceReply.FromString)
         return method()
 
     def _addresses(self) -> list[str]:

@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.cluster import Cluster, ProduceCall
 from octavo.client.messaging.delivery import Send
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
+from octavo.proto.produce_wire import ProduceItem, encode_produce
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import BrokerUnavailable, OctavoError
 
 MESSAGE_BATCHES_MAX = 16
 MESSAGE_BYTES_TARGET = 1 << 20
 """A message takes batches until one of the two is reached."""
 
-Stream = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 OnAcks = Callable[[Sequence[pb.ProduceAck]], None]
 OnLost = Callable[[str, OctavoError], None]
 
@@ -42,13 +43,13 @@ class ProduceLink:
         self._acks = acks
         self._on_acks = on_acks
         self._on_lost = on_lost
-        self._outbox: deque[tuple[Send, bytes]] = deque()
+        self._outbox: deque[tuple[Send, Buffer]] = deque()
         self._queued = asyncio.Event()
-        self._call: Stream | None = None
+        self._call: ProduceCall | None = None
         self._writing = False
         self._written = asyncio.Event()
 
-    def push(self, send: Send, payload: bytes) -> None:
+    def push(self, send: Send, payload: Buffer) -> None:
         """Queue one encoded batch."""
         self._outbox.append((send, payload))
         self._queued.set()
@@ -64,7 +65,7 @@ class ProduceLink:
 
     async def _session(self) -> OctavoError:
         """One stream from first to last message; returns why it ended."""
-        call = self._call = self._cluster.stub(self.address).Produce()
+        call = self._call = self._cluster.produce_stream(self.address)
         reader = asyncio.ensure_future(self._read(call))
         writer = asyncio.ensure_future(self._write(call))
         try:
@@ -78,7 +79,7 @@ class ProduceLink:
                 task.cancel()
             await asyncio.wait((reader, writer))
 
-    async def _read(self, call: Stream) -> OctavoError:
+    async def _read(self, call: ProduceCall) -> OctavoError:
         try:
             while True:
                 reply = await call.read()
@@ -88,7 +89,7 @@ class ProduceLink:
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
 
-    async def _write(self, call: Stream) -> OctavoError:
+    async def _write(self, call: ProduceCall) -> OctavoError:
         try:
             while True:
                 if not self._outbox:
@@ -121,20 +122,16 @@ class ProduceLink:
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 
-    def _next_message(self) -> pb.ProduceRequest:
-        request = pb.ProduceRequest()
+    def _next_message(self) -> bytes:
+        items: list[ProduceItem] = []
         size_bytes = 0
-        while self._outbox and len(request.batches) < MESSAGE_BATCHES_MAX:
+        while self._outbox and len(items) < MESSAGE_BATCHES_MAX:
             send, payload = self._outbox[0]
             if size_bytes and size_bytes + len(payload) > MESSAGE_BYTES_TARGET:
                 break
             self._outbox.popleft()
             size_bytes += len(payload)
-            request.batches.add(
-                correlation=send.correlation,
-                topic=send.topic,
-                partition=send.partition,
-                acks=self._acks,
-                batch=payload,
+            items.append(
+                ProduceItem(send.correlation, send.topic, send.partition, self._acks, payload)
             )
-        return request
+        return encode_produce(items)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from octavo.proto import batch as codec
 from octavo.proto import batch_arrow
 from octavo.proto.batch import BatchFlags, Codec
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
 
 Headers = list[tuple[str, bytes | None]]
@@ -33,10 +34,11 @@ codecs = st.sampled_from([Codec.NONE, Codec.LZ4])
 
 
 def _encode(rows: list[Record], kind: int = Codec.LZ4) -> bytes:
-    return codec.encode(
+    encoded = codec.encode(
         [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows],
         codec=kind, producer_id=9, producer_epoch=2, base_sequence=77, schema_id=5,
     )  # fmt: skip
+    return bytes(encoded)
 
 
 @given(records, codecs)
@@ -107,7 +109,7 @@ def test_hostile_bodies_with_a_valid_crc_raise_and_never_crash(
     at = data.draw(st.integers(0, len(body) - 1))
     body[at : at + len(junk)] = junk
     lied = codec.seal(
-        bytes(body), header.record_count, (0, 0),
+        [bytes(body)], header.record_count, (0, 0),
         flags=header.flags, codec=Codec.NONE, producer=(-1, -1, -1), schema_id=0,
     )  # fmt: skip
     outcomes: list[object] = []
@@ -146,11 +148,11 @@ def test_a_lying_batch_among_good_ones_is_refused_exactly_if_it_is_alone(
     at = data.draw(st.integers(0, len(body) - 1))
     body[at : at + len(junk)] = junk
     lied = codec.seal(
-        bytes(body), header.record_count, (0, 0),
+        [bytes(body)], header.record_count, (0, 0),
         flags=header.flags, codec=Codec.NONE, producer=(-1, -1, -1), schema_id=0,
     )  # fmt: skip
 
-    def rows_of(*batches: bytes) -> list[list[object]] | None:
+    def rows_of(*batches: Buffer) -> list[list[object]] | None:
         try:
             joined = batch_arrow.join_arrow((batch, codec.verify(batch)) for batch in batches)
         except CorruptBatch:
@@ -220,14 +222,14 @@ def test_limits_are_enforced_before_sending() -> None:
 def _declare(encoded: bytes, at: int, value: int) -> bytes:
     changed = bytearray(encoded)
     struct.pack_into("<I", changed, at, value)
-    return codec.with_sequence(bytes(changed), -1, -1, -1)
+    return bytes(codec.with_sequence(bytes(changed), -1, -1, -1))
 
 
 def test_a_bomb_is_refused_from_its_declared_size_alone() -> None:
     """The declared size is checked first; a lie about it fails after at most that size."""
     bomb = lz4.block.compress(b"\0" * (8 << 20), store_size=False)
     sealed = codec.seal(
-        bomb, 1, (0, 0), flags=0, codec=Codec.NONE, producer=(-1, -1, -1), schema_id=0
+        [bomb], 1, (0, 0), flags=0, codec=Codec.NONE, producer=(-1, -1, -1), schema_id=0
     )
     as_lz4 = bytearray(sealed)
     as_lz4[2] = Codec.LZ4
@@ -247,9 +249,9 @@ def test_unknown_flags_are_a_typed_error(flag: int) -> None:
 
 def test_compacted_offsets_have_gaps_in_both_views() -> None:
     body_source = codec.encode([1, 2], [b"a", b"b"], [b"1", b"2"], codec=Codec.NONE)
-    body = body_source[codec.HEADER_BYTES :] + struct.pack("<ii", 0, 5)
+    body = bytes(body_source[codec.HEADER_BYTES :]) + struct.pack("<ii", 0, 5)
     sealed = codec.seal(
-        body, 2, (1, 2), flags=int(BatchFlags.COMPACTED), codec=Codec.NONE,
+        [body], 2, (1, 2), flags=int(BatchFlags.COMPACTED), codec=Codec.NONE,
         producer=(-1, -1, -1), schema_id=0,
     )  # fmt: skip
     stamped = bytearray(codec.stamp(sealed, base_offset=10, owner_epoch=0, append_time_ms=0))

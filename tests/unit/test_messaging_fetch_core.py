@@ -207,10 +207,10 @@ def test_f9_a_batch_that_does_not_decode_counts_as_damage() -> None:
     core = made()
     only_p0(core)
     body = b"\0" * 8
-    bad = batch_format.seal(body, 3, (1, 1), flags=0, codec=0, producer=(-1, -1, -1), schema_id=0)
+    bad = batch_format.seal([body], 3, (1, 1), flags=0, codec=0, producer=(-1, -1, -1), schema_id=0)
     for _ in range(2):
         (one,) = ask(core).asks
-        core.answered(one, Answer([bad], 3, 0, 3, None), 1.0)
+        core.answered(one, Answer([bytes(bad)], 3, 0, 3, None), 1.0)
         assert core.take_records(10) == []
     assert isinstance(core.take_error(), CorruptBatch)
 
