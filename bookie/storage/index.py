@@ -138,18 +138,29 @@ class EntryIndex:
         value = self._get(_ENTRY_KEY.pack(b"e", ledger_id, entry_id))
         return None if value is None else Location(*_ENTRY_VALUE.unpack(value))
 
-    def locate_run(self, ledger_id: int, first: int, max_count: int) -> list[Location]:
-        """Locations of entries first, first+1, … while there is no gap; at most `max_count`."""
+    def locate_run(
+        self, ledger_id: int, first: int, max_count: int, max_bytes: int
+    ) -> list[Location]:
+        """Locations of entries first, first+1, … while there is no gap; at most `max_count`.
+
+        Ends with the entry that exceeds `max_bytes`: a caller that reads no further looks at no
+        more keys than it uses, and sees that there is more.
+        """
         location = self.locate(ledger_id, first)
         if location is None:
             return []
         run = [location]
-        if max_count > 1:
+        room = max_bytes - location.length
+        if max_count > 1 and room >= 0:
             high = entry_key(ledger_id, min(first + max_count, MAX_ENTRY_ID))
             for key, value in self._scan(entry_key(ledger_id, first + 1), high):
                 if key != entry_key(ledger_id, first + len(run)):
                     break
-                run.append(Location(*_ENTRY_VALUE.unpack(value)))
+                location = Location(*_ENTRY_VALUE.unpack(value))
+                run.append(location)
+                room -= location.length
+                if room < 0:
+                    break
         return run
 
     def ledger(self, ledger_id: int) -> LedgerState | None:

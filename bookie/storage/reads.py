@@ -130,7 +130,7 @@ class EntryReader:
                 room -= len(waiting)
                 next_id += 1
                 continue
-            run = self._index.locate_run(ledger_id, next_id, end - next_id)
+            run = self._index.locate_run(ledger_id, next_id, end - next_id, room)
             if not run:
                 if not entries:
                     return ReadResult(Status.NO_SUCH_ENTRY, [])
@@ -148,15 +148,15 @@ class EntryReader:
                 break
         return ReadResult(Status.OK, entries)
 
-    def _fetch(self, ledger_id: int, first: int, run: Sequence[Location]) -> list[bytes]:
-        """The entries at `run`, up to the first one that is damaged."""
-        entries: list[bytes] = []
+    def _fetch(self, ledger_id: int, first: int, run: Sequence[Location]) -> list[Buffer]:
+        """The entries at `run`, views of what was read, up to the first one that is damaged."""
+        entries: list[Buffer] = []
         for group in _coalesce(run):
             start = group[0].offset
             size = group[-1].offset + group[-1].length - start
             try:
                 with self._files.use(group[0].segment) as file:
-                    data = file.read_at(start, size)
+                    data = memoryview(file.read_at(start, size))
             except OSError:
                 return entries
             for location in group:
@@ -197,7 +197,7 @@ def _coalesce(run: Sequence[Location]) -> Iterator[list[Location]]:
         yield group
 
 
-def is_intact(entry: bytes, ledger_id: int, entry_id: int, length: int) -> bool:
+def is_intact(entry: Buffer, ledger_id: int, entry_id: int, length: int) -> bool:
     """True if these bytes are that entry: whole, right ids, right digest (E-2)."""
     if len(entry) != length or length < HEADER_BYTES:
         return False
