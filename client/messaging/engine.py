@@ -306,16 +306,23 @@ class ProducerEngine:
             linger_s = accumulator.mark_due(now_s)
             accumulator.timer_armed = linger_s is not None
             ready = list(accumulator.ready)
-        actions: list[Action] = []
         for slot in ready:
             while self.core.room(slot.delivery):
+                held_s = None if slot.closed else self._held_until(slot, now_s)
+                if held_s is not None:
+                    linger_s = held_s if linger_s is None else min(linger_s, held_s)
+                    break
                 with accumulator.lock:
                     batch = accumulator.take(slot)
                 if batch is None:
                     break
-                actions += self.core.add(slot.delivery, batch, now_s)
-        self._act(actions, now_s)
+                self._act(self.core.add(slot.delivery, batch, now_s), now_s)
         self._arm(linger_s, now_s)
+
+    def _held_until(self, slot: Slot, now_s: float) -> float | None:
+        """Until when an open batch waits for the broker's answers to others; None: it may go."""
+        link = self._links.get(slot.delivery.owner)
+        return None if link is None else link.recent.held_until(now_s)
 
     def _arm(self, linger_s: float | None, now_s: float) -> None:
         """One timer: the next linger deadline, or the next tick while anything is unresolved."""
@@ -349,7 +356,7 @@ class ProducerEngine:
             action = todo.popleft()
             if isinstance(action, Send):
                 try:
-                    self._transmit(action)
+                    self._transmit(action, now_s)
                 except OctavoError as error:  # not encodable: the batch fails, nothing was sent
                     todo.extend(self.core.refused(action.correlation, error, now_s))
             elif isinstance(action, Complete | Fail):
@@ -364,7 +371,8 @@ class ProducerEngine:
                 self._tasks.spawn(self._get_identity(), name="identity")
             else:
                 done += [(batch, Fail(batch, action.error)) for batch in self._stopped(action)]
-        self.accumulator.finished([batch for batch, _ in done])
+        if done:
+            self.accumulator.finished([batch for batch, _ in done])
         for merged, outcome in done:
             for batch, start in merged.split():
                 if isinstance(outcome, Complete):
@@ -390,7 +398,7 @@ class ProducerEngine:
         else:
             self._failed_uncounted += batch.count
 
-    def _transmit(self, send: Send) -> None:
+    def _transmit(self, send: Send, now_s: float) -> None:
         batch = send.batch
         assert isinstance(batch, Batch)
         producer = (send.producer_id, send.producer_epoch, send.base_sequence)
@@ -404,7 +412,7 @@ class ProducerEngine:
                 self.cluster, send.owner, self.core.settings.acks, self._on_acks, self._on_lost
             )
             self._tasks.spawn(link.run(), name=f"produce-{send.owner}")
-        link.push(send, payload)
+        link.push(send, payload, now_s)
 
     def _stopped(self, action: Stop) -> list[Batch]:
         with self.accumulator.lock:

@@ -14,6 +14,7 @@ import grpc
 
 from octavo.client.messaging.cluster import Cluster, ProduceCall
 from octavo.client.messaging.delivery import Send
+from octavo.client.messaging.recent_sends import RecentSends
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
 from octavo.proto.produce_wire import ProduceItem, encode_produce
@@ -39,6 +40,7 @@ class ProduceLink:
     ) -> None:
         self.address = address
         self.messages_sent = 0
+        self.recent = RecentSends()
         self._cluster = cluster
         self._acks = acks
         self._on_acks = on_acks
@@ -49,9 +51,10 @@ class ProduceLink:
         self._writing = False
         self._written = asyncio.Event()
 
-    def push(self, send: Send, payload: Buffer) -> None:
+    def push(self, send: Send, payload: Buffer, now_s: float) -> None:
         """Queue one encoded batch."""
         self._outbox.append((send, payload))
+        self.recent.sent(send.correlation, now_s)
         self._queued.set()
 
     async def run(self) -> None:
@@ -60,6 +63,7 @@ class ProduceLink:
             await self._queued.wait()
             error = await self._session()
             self._outbox.clear()
+            self.recent.clear()
             self._queued.clear()
             self._on_lost(self.address, error)
 
@@ -85,6 +89,8 @@ class ProduceLink:
                 reply = await call.read()
                 if not isinstance(reply, pb.ProduceReply):  # end of stream
                     return BrokerUnavailable(f"{self.address}: closed the produce stream")
+                for ack in reply.acks:
+                    self.recent.answered(ack.correlation)
                 self._on_acks(reply.acks)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)

@@ -70,6 +70,23 @@ async def test_f037_a_thousand_records_take_few_messages(
     assert offsets == list(range(1, 1001))
 
 
+async def test_partitions_that_are_not_answered_hold_no_other_partition(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    """Small batches wait for answers, but not for those of a partition that is stuck."""
+    await client.admin.create_topic("many", partitions=6)
+    async with client.producer(linger_ms=0, request_timeout_ms=2_000) as producer:
+        for partition in range(6):  # the first batch of each goes alone (idempotence)
+            await producer.send("many", b"warm", partition=partition)
+        owners = fake.topics["many"].owners
+        first, second, third = (p for p in range(6) if owners[p] == 0)
+        fake.brokers[0].faults.swallow_replies = 2
+        silent = [producer.send_nowait("many", b"silent", partition=p) for p in (first, second)]
+        assert (await producer.send("many", b"heard", partition=third)).offset == 1
+        assert not any(future.done() for future in silent)
+        assert [(await future).offset for future in silent] == [1, 1]
+
+
 async def test_order_per_partition_and_futures_agree_with_the_log(
     client: AsyncClient, fake: FakeCluster
 ) -> None:
