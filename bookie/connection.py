@@ -100,11 +100,8 @@ class Session:
         self._host = host
         self._tasks = tasks
         self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
         self._incarnation = host.incarnation.bytes
         self._greeted = False
-        self._replies: list[Buffer] = []
-        self._flush_planned = False
         self._in_flight_bytes = 0
         self._open_requests = 0
         self._read_slots = asyncio.Semaphore(READS_AT_ONCE)
@@ -159,16 +156,8 @@ class Session:
     # --- replies ----------------------------------------------------------------------------
 
     def _send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue buffers; everything queued in one turn of the loop leaves in one write."""
-        self._replies += buffers
-        if not self._flush_planned:
-            self._flush_planned = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_planned = False
-        replies, self._replies = self._replies, []
-        self.connection.send(replies)
+        """Hand buffers to the transport; uvloop gathers what one turn of the loop wrote."""
+        self.connection.send(buffers)
 
     def _error(self, request_id: int, status: Status, cause: str) -> None:
         body = bookie_pb2.ErrorReply(status=status, cause=cause).SerializeToString()

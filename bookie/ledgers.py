@@ -189,6 +189,11 @@ class AddPlan:
         self.advanced: list[Ledger] = []
         """Ledgers with long polls whose LAC may have moved."""
 
+    def accepted_indexes(self, count: int) -> list[int]:
+        """Which of the request's `count` entries `accepted` holds."""
+        others = {*self.undecided, *(index for index, _ in self.refused)}
+        return [index for index in range(count) if index not in others]
+
 
 def plan_adds(
     ledgers: dict[int, Ledger],

@@ -189,14 +189,13 @@ class BookieStore:
         for index, status in plan.refused:
             request.refuse(index, status)
         if plan.accepted:
-            undecided = {*plan.undecided, *(index for index, _ in plan.refused)}
             self._journal.submit(
                 JournalItem(
                     plan.heads,
                     plan.accepted,
                     AddPart(
                         request,
-                        lambda: [index for index in range(count) if index not in undecided],
+                        lambda: plan.accepted_indexes(count),
                         lambda: self._refused(plan.heads),
                     ),
                     reserve=recovery,
@@ -262,7 +261,9 @@ class BookieStore:
                     del self._unsettled[ledger_id]
         settling.request.close_part()
 
-    async def _settle(self, settling: Settling, entries: Sequence[Buffer], indexes: list[int]) -> None:
+    async def _settle(
+        self, settling: Settling, entries: Sequence[Buffer], indexes: list[int]
+    ) -> None:
         """Decide adds that need admission or a look into the index, in request order (B-2, B-3)."""
         for index in indexes:
             try:

@@ -69,7 +69,7 @@ class BrokerConfig(FrozenSettings):
     """Read-ahead of backlog readers; never shares bytes with the tail cache (F078)."""
     cold_read_budget_bytes: int = Field(default=32 * _MIB, ge=_MIB)
     """Storage reads in flight (BP-2)."""
-    cold_chunk_bytes: int = Field(default=_MIB, ge=64 * _KIB)
+    cold_chunk_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
     open_readers: int = Field(default=256, ge=1)
     """Ledger readers kept open for closed segments."""
     segment_indexes: int = Field(default=1024, ge=1)
@@ -80,7 +80,7 @@ class BrokerConfig(FrozenSettings):
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)
     fetch_bytes_in_flight: int = Field(default=256 * _MIB, ge=64 * _MIB)
     fetch_max_bytes: int = Field(default=52_428_800, ge=_MIB)
-    fetch_reply_bytes: int = Field(default=_MIB, ge=64 * _KIB)
+    fetch_reply_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
     """A reply stops growing here, whatever the client allows: larger messages leave the CPU's
     cache, and the client works on one while the next is made."""
     fetch_max_wait_ms: int = Field(default=30_000, ge=0)

@@ -34,6 +34,7 @@ class JournalItem:
         "nbytes",
         "offset",
         "on_done",
+        "records",
         "reserve",
         "run",
     )
@@ -59,14 +60,10 @@ class JournalItem:
         """Does not force a sync of its own (explicit LAC, RD-6)."""
         self.run = run
         """The entries as one piece, if they lie back to back in memory."""
+        self.records = len(entries) + len(controls)
         self.nbytes = sum(map(len, entries)) + CONTROL.size * len(controls)
         self.offset = 0
         """Where the first record's bytes lie in the segment."""
-
-    @property
-    def records(self) -> int:
-        """Records of this item."""
-        return len(self.entries) + len(self.controls)
 
 
 class CommittedGroup(NamedTuple):

@@ -31,6 +31,7 @@ from octavo.proto.bookie_wire import Status
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Appender, Disk
+from octavo.runtime.doorbell import Doorbell
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import IllegalStateError, StorageFailed
 from octavo.runtime.invariant import invariant
@@ -113,10 +114,11 @@ class JournalWriter:
         self._sink = sink
         self._on_failure = on_failure
         self._on_roll = on_roll
-        self._condition = threading.Condition()
-        self._queue: deque[JournalItem] = deque()  # guarded by _condition
-        self._urgent = 0  # queued items that are not lazy; guarded by _condition
-        self._stopping = False  # guarded by _condition
+        self._bell = Doorbell()
+        self._queue: deque[JournalItem] = deque()  # the loop appends, the commit thread pops
+        self._stopping = False
+        self._urgent_in = 0  # items that are not lazy, ever submitted; written by the loop
+        self._urgent_out = 0  # of these, ever taken; written by the commit thread
         self._failed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -177,19 +179,17 @@ class JournalWriter:
         order on disk."""
         self.queued_records += item.records
         self.queued_bytes += item.nbytes
-        with self._condition:
-            self._queue.append(item)
-            if not item.lazy:
-                self._urgent += 1
-                if self._urgent == 1:
-                    self._condition.notify()
+        self._queue.append(item)
+        if not item.lazy:
+            self._urgent_in += 1
+            if self._urgent_in - self._urgent_out == 1:  # else the thread is awake, or rung for
+                self._bell.ring()
 
     def stop(self) -> None:
         """Write what is queued, prove it with an empty batch, retire the segment, end the thread
         (blocking)."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
+        self._stopping = True
+        self._bell.ring()
         if self._thread is not None:
             self._thread.join()
 
@@ -225,23 +225,22 @@ class JournalWriter:
 
     def _gather(self) -> list[JournalItem] | None:
         """Items of the next group; empty for an idle mark; None to stop."""
-        with self._condition:
-            while self._urgent == 0 and not self._stopping:
-                waiting = self._unproven or bool(self._queue)
-                timeout = self._options.idle_mark_s if waiting else None
-                if not self._condition.wait(timeout):
-                    break
-            if not self._queue:
-                return None if self._stopping and not self._unproven else []
-            items: list[JournalItem] = []
-            room = self._options.group_max_bytes
-            while self._queue and (not items or self._queue[0].nbytes <= room):
-                item = self._queue.popleft()
-                room -= item.nbytes
-                if not item.lazy:
-                    self._urgent -= 1
-                items.append(item)
-            return items
+        while self._urgent_in == self._urgent_out and not self._stopping:
+            waiting = self._unproven or bool(self._queue)
+            if not self._bell.wait(self._options.idle_mark_s if waiting else None):
+                break
+        queue = self._queue
+        if not queue:
+            return None if self._stopping and not self._unproven else []
+        items: list[JournalItem] = []
+        room = self._options.group_max_bytes
+        while queue and (not items or queue[0].nbytes <= room):
+            item = queue.popleft()
+            room -= item.nbytes
+            if not item.lazy:
+                self._urgent_out += 1
+            items.append(item)
+        return items
 
     def _commit(self, items: list[JournalItem]) -> None:
         size = _batch_bytes(items)

@@ -82,6 +82,9 @@ async def test_partitions_that_are_not_answered_hold_no_other_partition(
         first, second, third = (p for p in range(6) if owners[p] == 0)
         fake.brokers[0].faults.swallow_replies = 2
         silent = [producer.send_nowait("many", b"silent", partition=p) for p in (first, second)]
+        async with asyncio.timeout(20):
+            while len(fake.log("many", first).values() + fake.log("many", second).values()) < 4:
+                await asyncio.sleep(0.001)
         assert (await producer.send("many", b"heard", partition=third)).offset == 1
         assert not any(future.done() for future in silent)
         assert [(await future).offset for future in silent] == [1, 1]
