@@ -2,8 +2,9 @@
 
 A protobuf runtime copies every `bytes` field into its arena and out of it again, on both sides.
 `split` takes the fields of one number out of a serialized message as spans and leaves the small
-rest for the runtime; `blob_prefix` is what goes in front of such a field when a message is put together.
-The bytes on the wire are ordinary protobuf. Every declared length is checked before it is used.
+rest for the runtime; `blob_prefix` is what goes in front of such a field when a message is put
+together. The bytes on the wire are ordinary protobuf. Every declared length is checked before it is
+used.
 """
 
 from __future__ import annotations
