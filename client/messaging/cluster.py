@@ -40,6 +40,8 @@ FetchCall = grpc.aio.StreamStreamCall[pb.FetchRequest, bytes]
 
 MESSAGE_BYTES_MAX = 64 << 20
 """gRPC message limit of both directions: above the largest fetch (G7)."""
+FRAME_BYTES_MAX = 1 << 20
+"""HTTP/2 frames the client accepts: the default of 16 KiB costs a tenth of a read's CPU."""
 PRODUCE_METHOD = "/octavo.broker.Broker/Produce"
 FETCH_METHOD = "/octavo.broker.Broker/Fetch"
 REDIRECTS_MAX = 20
@@ -57,6 +59,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.max_frame_size", FRAME_BYTES_MAX),
 ]
 
 
