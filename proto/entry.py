@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptEntry
 from octavo.runtime.ids import EntryId, LedgerId
 
@@ -41,17 +41,18 @@ def encode_header(ledger_id: int, entry_id: int, lac: int, length: int, payload:
     return head + _CRC.pack(crc32c(payload, crc32c(head)))
 
 
-def decode_header(entry: bytes) -> EntryHeader:
+def decode_header(entry: Buffer) -> EntryHeader:
     """Read the head without verifying anything; raises CorruptEntry when too short."""
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"entry of {len(entry)} bytes is shorter than its header")
     return EntryHeader._make(_HEADER.unpack_from(entry))
 
 
-def verify(entry: bytes) -> EntryHeader:
+def verify(entry: Buffer) -> EntryHeader:
     """Check the digest (E-2) and return the head; raises CorruptEntry."""
     header = decode_header(entry)
-    if crc32c(entry[HEADER_BYTES:], crc32c(entry[:32])) != header.crc:
+    view = memoryview(entry)
+    if crc32c(view[HEADER_BYTES:], crc32c(view[:32])) != header.crc:
         raise CorruptEntry(f"entry {header.ledger_id}/{header.entry_id} fails its crc32c")
     return header
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from octavo.client.messaging.arrow import StoredBatch
 
-ARROW_POLL_BYTES = 16 << 20
+ARROW_POLL_BYTES = 4 << 20
 """poll_arrow() takes buffered batches until their uncompressed size reaches this."""
 ARROW_POLL_BYTES_MAX = 1 << 30
 """The most it can be asked for: the offsets of an Arrow binary column end at 2 GiB."""
