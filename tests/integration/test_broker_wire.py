@@ -12,6 +12,7 @@ import pytest_asyncio
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
+from octavo.serving.config import BrokerConfig
 from octavo.supervisor.health import is_serving
 from tests.serving_rig import NOW_MS, make_batch, until
 from tests.serving_server import (
@@ -155,6 +156,23 @@ async def test_full_batch_of_4_mib_fits_the_message_limits(client: Client) -> No
     assert ack.base_offset == 0
     reply = await client.fetch(fetch_of(0, partition_bytes=100, max_bytes=100))
     assert len(reply.partitions[0].batches[0]) == len(big)  # F2: progress beats every limit
+
+
+async def test_replies_end_at_the_brokers_limit_and_partitions_take_turns(client: Client) -> None:
+    """F2: whoever filled one reply is the last to be looked at for the next."""
+    for partition in range(3):
+        await client.produce(batch_of(make_batch([bytes(1 << 20)] * 3), partition=partition))
+    call = client.stub.Fetch()
+    request = fetch_of(0, partitions=(0, 1, 2), partition_bytes=8 << 20, max_bytes=50 << 20)
+    filled: list[int] = []
+    for _ in range(6):
+        await call.write(request)
+        reply = await call.read()
+        assert isinstance(reply, pb.FetchReply)
+        assert reply.ByteSize() < BrokerConfig(broker_id="b").fetch_reply_bytes + (4 << 20)
+        filled += [part.partition for part in reply.partitions if part.batches]
+    call.cancel()
+    assert filled == [0, 1, 2, 0, 1, 2]
 
 
 async def test_long_poll_wakes_on_append(client: Client) -> None:

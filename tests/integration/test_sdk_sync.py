@@ -14,9 +14,11 @@ import pytest
 
 from octavo import Client, TopicPartition
 from octavo.client.messaging.futures import SendFuture
+from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
     BrokerUnavailable,
     BufferFull,
+    CorruptBatch,
     FlushTimeout,
     IllegalStateError,
     ProducerClosed,
@@ -214,6 +216,27 @@ def test_use_after_close(fake: FakeClusterThread) -> None:
 def test_connect_to_nothing_says_where_and_why() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
         client.connect(timeout=0.3)
+
+
+def test_poll_arrow_gives_back_what_it_could_not_decode(
+    fake: FakeClusterThread, client: Client
+) -> None:
+    """F9: nothing is skipped, whichever thread found the damage."""
+    body = batch_format.encode([1, 2], [None, None], [b"a", b"b"], codec=batch_format.Codec.NONE)
+    lying = bytearray(body[batch_format.HEADER_BYTES :])
+    lying[-20] = 50  # an offset of the values that lies behind the last one
+    bad = batch_format.seal(
+        [bytes(lying)], 2, (1, 2), flags=0, codec=0, producer=(-1, -1, -1), schema_id=0
+    )
+    with client.producer() as producer:
+        producer.send("one", b"good")
+    fake.call(lambda: fake.cluster.log("one", 0).append(bytes(bad), 1))
+    with client.reader("one") as reader:
+        for _ in range(2):
+            with pytest.raises(CorruptBatch):
+                reader.poll_arrow(timeout=10)
+            assert reader.position(WHERE) == 0
+        assert [record.value for record in reader.poll(max_records=1, timeout=10)] == [b"good"]
 
 
 def test_ctrl_c_interrupts_a_poll_and_loses_nothing(client: Client) -> None:
