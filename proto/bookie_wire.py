@@ -133,7 +133,8 @@ class ReadReply(NamedTuple):
 
     status: int
     lac: int
-    entries: list[bytes]
+    entries: list[Buffer]
+    """Views of the frame's body, not copies."""
 
 
 def encode_frame(frame_type: int, request_id: int, body: Buffer = b"", flags: int = 0) -> bytes:
@@ -248,8 +249,8 @@ def decode_read_reply(body: Buffer, max_entry_bytes: int) -> ReadReply:
     if len(body) < _READ_REPLY.size:
         raise InvalidRequest(f"read reply of {len(body)} bytes is too short")
     status, _, lac, count = _READ_REPLY.unpack_from(body)
-    views = _split(memoryview(body), _READ_REPLY.size, count, max_entry_bytes)
-    return ReadReply(status, lac, [bytes(view) for view in views])
+    entries = _split(memoryview(body), _READ_REPLY.size, count, max_entry_bytes)
+    return ReadReply(status, lac, entries)
 
 
 def _split(body: memoryview, start: int, count: int, max_entry_bytes: int) -> list[Buffer]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from octavo.metadata.ledger_record import LedgerState
 from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader, decode_header
-from octavo.proto.entry import HEADER_BYTES
+from octavo.proto.entry import HEADER_BYTES, payload_of
 from octavo.proto.segment_entries import is_batch
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
@@ -31,6 +31,8 @@ from octavo.serving.loading import entries_between, read_footer
 
 HINTS_MAX = 10_000
 CHUNK_ENTRIES = 4_096
+VIEW_SHARE = 16
+"""An entry that is a smaller part of one read is copied out of it for the cache."""
 LAC_WAIT_S = 2.0
 """How long a read of an open ledger waits for bookies to learn the LAC (RD-6)."""
 
@@ -270,9 +272,13 @@ class ColdReader:
             finally:
                 opened.users -= 1
             self.reads += 1
+            # A view keeps all that was read alive: small entries are copied.
+            view_min = sum(map(len, found)) // VIEW_SHARE
             # Backwards, so that the entry asked for is the last to leave a small cache.
             for i in reversed(range(len(found))):
-                self._cache.put(source.ledger_id, entry + i, memoryview(found[i])[HEADER_BYTES:])
+                whole = found[i]
+                kept = payload_of(whole) if len(whole) < view_min else whole[HEADER_BYTES:]
+                self._cache.put(source.ledger_id, entry + i, kept)
         except OctavoError as error:
             return error
         finally:

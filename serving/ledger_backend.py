@@ -6,10 +6,11 @@ model with the same promises (fencing, LAC, recovery, unknown outcomes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId, LedgerId
 
@@ -85,7 +86,7 @@ class Reader(Protocol):
         """The ledger's record as last read."""
         ...
 
-    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
+    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> Sequence[Buffer]:
         """Whole entries from `first` on, at least one."""
         ...
 

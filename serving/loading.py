@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from octavo.metadata.topics import PartitionState, Segment
 from octavo.proto.batch import decode_header
-from octavo.proto.entry import HEADER_BYTES
+from octavo.proto.entry import payload_of
 from octavo.proto.segment_entries import (
     Footer,
     Snapshot,
@@ -68,7 +68,7 @@ async def entries_between(
             EntryId(at), max_count=min(READ_ENTRIES, last - at + 1), max_bytes=READ_BYTES
         )
         for entry in found:
-            yield at, entry[HEADER_BYTES:]
+            yield at, payload_of(entry)
             at += 1
 
 
@@ -77,7 +77,7 @@ async def read_footer(reader: Reader, last_entry: int) -> Footer | None:
     if last_entry < 0:
         return None
     (entry,) = await reader.read(EntryId(last_entry), max_count=1, max_bytes=READ_BYTES)
-    payload = entry[HEADER_BYTES:]
+    payload = payload_of(entry)
     if not is_footer(payload):
         return None
     try:

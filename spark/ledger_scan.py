@@ -8,13 +8,14 @@ deadline. Nothing here opens a ledger with recovery: a scan never evicts a broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchHeader
 from octavo.proto.entry import payload_of
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import NoSuchEntry, OctavoError, ReadUnknown
 from octavo.runtime.ids import NO_ENTRY, EntryId
 from octavo.runtime.tasks import TaskOwner
@@ -31,7 +32,7 @@ LAC_POLL_S = 1.5
 class EntryReader(Protocol):
     """What a scan needs of `octavo.client.ledger.LedgerReader`."""
 
-    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
+    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> Sequence[Buffer]:
         """Whole verified entries, consecutive from `first`, at least one."""
         ...
 
@@ -44,7 +45,7 @@ class EntryReader(Protocol):
         ...
 
 
-def batch_of(entry: bytes) -> bytes | None:
+def batch_of(entry: Buffer) -> bytes | None:
     """The batch an entry holds, None for snapshot and footer entries."""
     payload = payload_of(entry)
     return payload if payload[:1] == bytes((batches.MAGIC,)) else None
@@ -75,7 +76,7 @@ async def scan(
 
 async def _chunks(
     reader: EntryReader, segment: Segment, start_offset: int
-) -> AsyncGenerator[tuple[EntryId, list[bytes]], None]:
+) -> AsyncGenerator[tuple[EntryId, list[Buffer]], None]:
     """Runs of consecutive entries and the id of their first; endless while a ledger is open."""
     if segment.closed:
         last = EntryId(segment.last_entry)
@@ -85,7 +86,7 @@ async def _chunks(
     if start_offset > segment.base_offset and last > NO_ENTRY:
         position = await find_entry(reader, start_offset, last)
     tasks = TaskOwner("ledger-scan")
-    ahead: asyncio.Task[list[bytes] | OctavoError] | None = None
+    ahead: asyncio.Task[list[Buffer] | OctavoError] | None = None
     try:
         while not segment.closed or position <= last:
             if position > last:
@@ -103,7 +104,7 @@ async def _chunks(
         await tasks.close()
 
 
-async def _attempt(reader: EntryReader, position: EntryId) -> list[bytes] | OctavoError:
+async def _attempt(reader: EntryReader, position: EntryId) -> list[Buffer] | OctavoError:
     """One read; its error is a value, so that one read ahead in vain is nobody's failure."""
     try:
         entries = await reader.read(position, max_count=READ_ENTRIES_MAX, max_bytes=READ_BYTES_MAX)

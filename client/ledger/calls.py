@@ -26,7 +26,7 @@ from octavo.proto.bookie_wire import (
     encode_read,
 )
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, verify
-from octavo.runtime.checksum import crc32c
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import (
     BookieUnavailable,
     CorruptEntry,
@@ -177,8 +177,8 @@ def _where(request: ReadRequest) -> tuple[int, int]:
     return request.first_entry, request.ledger_id
 
 
-def _verified(entries: Sequence[bytes], request: ReadRequest) -> list[bytes]:
-    good: list[bytes] = []
+def _verified(entries: Sequence[Buffer], request: ReadRequest) -> list[Buffer]:
+    good: list[Buffer] = []
     for position, entry in enumerate(entries[: request.max_count]):
         try:
             header = verify(entry)

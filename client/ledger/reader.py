@@ -20,6 +20,7 @@ from octavo.client.ledger.tally import fence_covered
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, ReadReply, ReadRequest, Status
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.entropy import Entropy, SystemEntropy
 from octavo.runtime.errors import MetadataUnavailable, NoSuchEntry, ReadUnknown
@@ -185,9 +186,9 @@ class LedgerReader:
 
     # --- reading ---
 
-    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
+    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[Buffer]:
         """Whole verified entries (36-byte header and payload), consecutive from `first`, at least
-        one.
+        one; views of what a bookie sent.
 
         Never beyond the last entry, or the LAC of a ledger that is not CLOSED (RD-1). Raises
         NoSuchEntry beyond the end, or when every replica says an entry below it does not exist,
@@ -214,11 +215,11 @@ class LedgerReader:
                 raise
             return await self._read_once(first, count, max_bytes)
 
-    async def _read_once(self, first: EntryId, count: int, max_bytes: int) -> list[bytes]:
+    async def _read_once(self, first: EntryId, count: int, max_bytes: int) -> list[Buffer]:
         quorum = self.metadata.quorum
         if quorum.ensemble == quorum.write:  # RD-4: every member holds the whole fragment
             return await self._read_from_replicas(first, self._clip(first, count), max_bytes)
-        entries: list[bytes] = []
+        entries: list[Buffer] = []
         size = 0
         while count > 0 and size < max_bytes:
             step = min(count, self._config.read_parallel)
@@ -233,7 +234,7 @@ class LedgerReader:
                 break
         return entries
 
-    async def _read_striped(self, first: EntryId, count: int, partial: bool) -> list[bytes]:
+    async def _read_striped(self, first: EntryId, count: int, partial: bool) -> list[Buffer]:
         """Consecutive entries of different write sets at once; a gap ends the result."""
         tasks = TaskOwner("striped read")
         limit = HEADER_BYTES + MAX_PAYLOAD_BYTES
@@ -245,7 +246,7 @@ class LedgerReader:
             await asyncio.wait(asked)
         finally:
             await tasks.close()
-        entries: list[bytes] = []
+        entries: list[Buffer] = []
         for task in asked:
             error = task.exception()
             if error is not None:
@@ -262,7 +263,7 @@ class LedgerReader:
                 return min(count, start - first)
         return count
 
-    async def _read_from_replicas(self, first: EntryId, count: int, max_bytes: int) -> list[bytes]:
+    async def _read_from_replicas(self, first: EntryId, count: int, max_bytes: int) -> list[Buffer]:
         """RD-2: ask replicas in order; the first valid copy wins, a slow one gets a rival."""
         record = self.metadata
         ensemble = record.members_for(first)

@@ -222,7 +222,7 @@ class _Attempt:
         reply = await self._calls.read(
             request, action.member, recovery=action.fence, timeout_s=self._timeout_s
         )
-        data = reply.entries[0] if reply.entries else None
+        data = bytes(reply.entries[0]) if reply.entries else None
         status = Status(reply.status)
         self._perform(self._core.read_reply(action.entry, action.slot, status, data))
 
