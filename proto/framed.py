@@ -16,6 +16,8 @@ from octavo.runtime.errors import BookieUnavailable, OctavoError
 
 WRITE_HIGH_WATER_BYTES = 8 * 1024 * 1024
 """Above this the transport asks writers to pause."""
+_PING = int(FrameType.PING)
+_PONG = int(FrameType.PONG)
 PING_INTERVAL_S = 2.0
 SILENCE_LIMIT_S = 5.0
 
@@ -90,9 +92,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         for frame in frames:
             if self._closed.is_set():
                 return
-            if frame.type == FrameType.PING:
+            if frame.type == _PING:
                 self.send([encode_frame(FrameType.PONG, frame.request_id)])
-            elif frame.type != FrameType.PONG:
+            elif frame.type != _PONG:
                 self._on_frame(self, frame)
 
     def eof_received(self) -> bool:

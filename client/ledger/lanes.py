@@ -40,7 +40,7 @@ class LaneOwner(Protocol):
 class SlotLane:
     """One slot of one handle in one generation. `channel` is None when the bookie is unknown."""
 
-    __slots__ = ("_kept", "_owner", "channel", "generation", "member", "slot")
+    __slots__ = ("_kept", "_owner", "channel", "generation", "incarnation", "member", "slot")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class SlotLane:
         self.slot = slot
         self.generation = generation
         self.member = member
+        self.incarnation = member.incarnation.bytes
         self.channel = channel
         self._owner = owner
         self._kept: list[EntryRun] = []

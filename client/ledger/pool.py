@@ -91,6 +91,7 @@ class BookiePool:
         self._dirty_writers: dict[Ticking, None] = {}
         self._dirty_channels: dict[BookieChannel, None] = {}
         self._flush_scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ticking: dict[Ticking, None] = {}
         self._throttled: dict[Ticking, None] = {}
         self._quarantined: dict[str, float] = {}  # bookie id -> until
@@ -178,7 +179,9 @@ class BookiePool:
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            if self._loop is None:  # asking for it each time is a system call
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         writers, self._dirty_writers = self._dirty_writers, {}

@@ -378,13 +378,17 @@ class QuorumCore:
     def _sweep(self) -> None:
         """W-3: pop every complete head; move the LAC and the first-copy mark."""
         reached = self._tally.complete_through(self.lac, self.lap)
+        if reached != self.lac:
+            self._confirm(reached)
+        self._tally.settle(reached)
+        first = self._tally.first_copy_through(max(self.first_copy, reached), self.lap)
+        self.first_copy = EntryId(first)
+
+    def _confirm(self, reached: int) -> None:
         lengths = self._lengths
         for _ in range(reached - self.lac):
             self.lac_length = lengths.popleft()
         self.lac = EntryId(reached)
-        self._tally.settle(reached)
-        first = self._tally.first_copy_through(max(self.first_copy, reached), self.lap)
-        self.first_copy = EntryId(first)
         stamps = self._stamps
         while len(stamps) > 1 and stamps[1][0] <= reached + 1:
             stamps.popleft()

@@ -139,8 +139,10 @@ class AckTally:
 
     def complete_through(self, lac: int, lap: int) -> int:
         """The highest entry up to `lap` such that it and all above `lac` below it are complete."""
+        if lac == lap:
+            return lac
         if self._whole and not self._overtaken and self._min_domains <= 1:
-            marks = sorted(s.mark for s in self._slots)
+            marks = sorted([s.mark for s in self._slots])
             return max(lac, min(lap, marks[-self._quorum.ack]))
         while lac < lap and self.complete(lac + 1):
             lac += 1
@@ -148,8 +150,10 @@ class AckTally:
 
     def first_copy_through(self, known: int, lap: int) -> int:
         """The highest entry up to `lap` such that it and all before it have a first copy (A4)."""
+        if known == lap:
+            return known
         if self._whole and not self._overtaken:
-            return max(known, min(lap, max(s.mark for s in self._slots)))
+            return max(known, min(lap, max([s.mark for s in self._slots])))
         while known < lap and any(
             self.confirms(s, known + 1) for s in write_set(known + 1, self._quorum)
         ):

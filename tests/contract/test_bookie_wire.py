@@ -69,7 +69,7 @@ class Lane:
     """Collects the outcome of one run."""
 
     def __init__(self, member: Member) -> None:
-        self.member = member
+        self.incarnation = member.incarnation.bytes
         self.result: asyncio.Future[list[Status]] = asyncio.get_running_loop().create_future()
 
     def confirmed(self, run: EntryRun) -> None:

@@ -59,7 +59,7 @@ class Lane:
     """Collects outcomes."""
 
     def __init__(self, member: Member) -> None:
-        self.member = member
+        self.incarnation = member.incarnation.bytes
         self.outcomes: list[Status] = []
         self.changed = asyncio.Event()
 
