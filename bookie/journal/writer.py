@@ -251,8 +251,9 @@ class JournalWriter:
                 return
         self._write(items)
         if items:
-            self._call_loop(self._acknowledge, items, Status.OK)
+            # The loop wakes for an acknowledgement and wants the interpreter, so that comes late.
             self._sink(CommittedGroup(self._header.number, items, self.durable))
+            self._call_loop(self._acknowledge, items, Status.OK)
             if self._options.page_cache_bytes is not None:
                 self._appender.drop_cached(self._options.page_cache_bytes)
 

@@ -17,7 +17,7 @@ GROUPS_MAX = 256
 """Groups the index may lag behind the journal; beyond it the commit thread waits."""
 LAG_BYTES_MAX = 32 * 1024 * 1024
 """Likewise for the bytes of their entries, which stay in memory until they are indexed."""
-GATHER_S = 0.02
+GATHER_S = 0.05
 """How long durable groups are collected before one RocksDB batch. Nobody waits for it: entries are
 acknowledged after the sync and read from memory until the index answers for them (B-5)."""
 MERGE_RECORDS_MAX = 8192
