@@ -6,7 +6,6 @@ The clock and the wait are passed in, so all of it is tested without time passin
 from __future__ import annotations
 
 import itertools
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 

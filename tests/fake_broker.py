@@ -71,6 +71,8 @@ class FakeTopic:
     config: dict[str, str]
     partitions: list[PartitionModel]
     owners: list[int]
+    loading: set[int] = field(default_factory=lambda: set[int]())
+    """Partitions whose owner metadata does not name yet."""
 
 
 class FakeCluster:
@@ -284,8 +286,8 @@ class FakeBroker(BrokerServicer):
             partitions=[
                 pb.PartitionInfo(
                     partition=number,
-                    owner_id=f"broker-{owner}",
-                    owner_address=brokers[owner].address,
+                    owner_id="" if number in topic.loading else f"broker-{owner}",
+                    owner_address="" if number in topic.loading else brokers[owner].address,
                 )
                 for number, owner in enumerate(topic.owners)
             ],

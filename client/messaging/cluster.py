@@ -101,6 +101,9 @@ class Cluster:
         self._bootstrap = servers
         self._brokers: list[str] = []
         self._preferred = 0
+        self._watchers: list[Callable[[TopicView], None]] = []
+        self._completing: set[str] = set()
+        """Topics whose missing owners are being asked for."""
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
         self._refreshing: dict[str, asyncio.Task[OctavoError | None]] = {}
         self._refresher_started = False
@@ -206,9 +209,36 @@ class Cluster:
                 parts = sorted(topic.partitions, key=lambda item: item.partition)
                 owners = tuple(part.owner_address for part in parts)
                 limit = int(topic.config.get("max.message.bytes", MAX_BATCH_BYTES))
-                self.views[topic.name] = TopicView(topic.name, len(parts), owners, limit)
+                self._know(TopicView(topic.name, len(parts), owners, limit))
             elif from_wire(topic.error).code == UnknownTopic.code:
                 self.views.pop(topic.name, None)
+
+    def watch(self, callback: Callable[[TopicView], None]) -> Callable[[], None]:
+        """Call back with every view that arrives; returns what ends it.
+
+        While anybody watches, a topic whose partitions have no known owner yet (a fresh one, or
+        one on the move) is asked for again until all have, so that nobody goes on as if only the
+        partitions first seen existed.
+        """
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def _know(self, view: TopicView) -> None:
+        self.views[view.name] = view
+        for callback in list(self._watchers):
+            callback(view)
+        if self._watchers and "" in view.owners and view.name not in self._completing:
+            self._completing.add(view.name)
+            self.tasks.spawn(self._complete(view.name), name="find-owners")
+
+    async def _complete(self, name: str) -> None:
+        backoff = self.backoff()
+        try:
+            while self._watchers and name in self.views and "" in self.views[name].owners:
+                await self.clock.sleep(backoff.next_s())
+                await self.refresh_quietly(name)
+        finally:
+            self._completing.discard(name)
 
     async def metadata(
         self, topics: Iterable[str], *, all_topics: bool = False, timeout_s: float | None = None

@@ -126,6 +126,7 @@ class ProducerEngine:
         self._record_limit = config.max_request_size
         self._wall_ms = cluster.clock.wall_ms
         self.early = EarlySends(self)
+        self._unwatch = cluster.watch(self._view_changed)
 
     # --- appending, any thread ------------------------------------------------------------------
 
@@ -268,8 +269,12 @@ class ProducerEngine:
         view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
         self.adopt(view)
 
+    def _view_changed(self, view: TopicView) -> None:
+        if view.name in self.topics:
+            self.adopt(view)
+
     def adopt(self, view: TopicView) -> None:
-        """Take over metadata; partitions may have been added (P7)."""
+        """Take over metadata; partitions may have been added or found owners (P7)."""
         self._record_limit = self.record_limit()
         with self.accumulator.lock:
             state = self.topics.get(view.name)
@@ -555,6 +560,7 @@ class ProducerEngine:
                 await link.written_out(ACKS_0_CLOSE_S)
         now_s = self.cluster.clock.monotonic()
         self.early.abort(error)
+        self._unwatch()
         self._act(self.core.abort(error), now_s)
         if self._timer is not None:
             self._timer.cancel()

@@ -26,6 +26,8 @@ from octavo.runtime.errors import (
     ProducerClosed,
     UnknownTopic,
 )
+from tests.bookie_rig import until
+from tests.broker_model import PartitionModel
 from tests.fake_broker import FakeCluster
 
 P0 = TopicPartition("orders", 0)
@@ -82,12 +84,39 @@ async def test_partitions_that_are_not_answered_hold_no_other_partition(
         first, second, third = (p for p in range(6) if owners[p] == 0)
         fake.brokers[0].faults.swallow_replies = 2
         silent = [producer.send_nowait("many", b"silent", partition=p) for p in (first, second)]
-        async with asyncio.timeout(20):
-            while len(fake.log("many", first).values() + fake.log("many", second).values()) < 4:
-                await asyncio.sleep(0.001)
+        await until(lambda: fake.brokers[0].faults.swallow_replies == 0)
         assert (await producer.send("many", b"heard", partition=third)).offset == 1
         assert not any(future.done() for future in silent)
         assert [(await future).offset for future in silent] == [1, 1]
+
+
+async def test_p5_partitions_that_find_their_owner_later_get_keyless_records(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    """A fresh topic is known before all its partitions are open; nobody waits five minutes."""
+    fake.topics["orders"].loading = {1, 2}
+    async with client.producer(batch_size=1, linger_ms=0) as producer:
+        for _ in range(8):
+            assert (await producer.send("orders", b"early")).partition == 0
+        fake.topics["orders"].loading = set()
+        seen: set[int] = set()
+        async with asyncio.timeout(20):
+            while seen != {0, 1, 2}:
+                seen.add((await producer.send("orders", b"later")).partition)
+
+
+async def test_p7_partitions_added_meanwhile_get_keyless_records(fake: FakeCluster) -> None:
+    async with (
+        AsyncClient(fake.bootstrap, metadata_max_age_ms=100) as client,
+        client.producer(batch_size=1, linger_ms=0) as producer,
+    ):
+        assert (await producer.send("one", b"x")).partition == 0
+        fake.topics["one"].owners.append(0)
+        fake.topics["one"].partitions.append(PartitionModel())
+        seen: set[int] = set()
+        async with asyncio.timeout(20):
+            while seen != {0, 1}:
+                seen.add((await producer.send("one", b"later")).partition)
 
 
 async def test_order_per_partition_and_futures_agree_with_the_log(
