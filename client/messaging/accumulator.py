@@ -137,6 +137,14 @@ class Slot:
         self.merged_bytes_max = 0
         """How large batches may grow by merging; 0: never (batching is off, or a topic's limit)."""
 
+    def fills_up_to(self, batch_size: int) -> int:
+        """How large the open batch may grow.
+
+        While full batches wait for the window, more of them would only wait too, to be merged when
+        their turn comes: the open one takes their records at once.
+        """
+        return max(batch_size, self.merged_bytes_max) if self.closed else batch_size
+
     @property
     def waiting(self) -> int:
         """Batches not yet resolved (adaptive sticky choice, P5)."""
@@ -206,7 +214,10 @@ class Accumulator:
         batch = slot.open
         if batch is None:
             batch = self._open(slot)
-        elif batch.size_bytes + size_bytes > self.batch_size or batch.count >= MAX_BATCH_RECORDS:
+        elif (
+            batch.size_bytes + size_bytes > slot.fills_up_to(self.batch_size)
+            or batch.count >= MAX_BATCH_RECORDS
+        ):
             self.close_open(slot)
             batch = self._open(slot)
         batch.timestamps_ms.append(timestamp_ms)
@@ -219,9 +230,14 @@ class Accumulator:
         batch.count += 1
         batch.size_bytes += size_bytes
         self.free_bytes -= size_bytes
-        if batch.size_bytes >= self.batch_size:
-            self.close_open(slot)
+        self._close_if_full(slot, batch)
         return batch
+
+    def _close_if_full(self, slot: Slot, batch: Batch) -> None:
+        if batch.size_bytes >= slot.fills_up_to(self.batch_size):
+            self.close_open(slot)
+        elif batch.size_bytes >= self.batch_size and not batch.due:
+            self.expedite(slot, batch)
 
     def append_many(self, slot: Slot, rows: Columns) -> list[Span]:
         """Add columns to one partition, cutting batches by size without a loop over records."""
@@ -231,7 +247,7 @@ class Accumulator:
         while start < total:
             batch = slot.open or self._open(slot)
             before = ends[start - 1] if start else 0
-            room = max(self.batch_size - batch.size_bytes, 0)
+            room = max(slot.fills_up_to(self.batch_size) - batch.size_bytes, 0)
             stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - batch.count)
             if stop <= start:
                 if batch.count:
@@ -243,8 +259,7 @@ class Accumulator:
             taken = ends[stop - 1] - before
             batch.size_bytes += taken
             self.free_bytes -= taken
-            if batch.size_bytes >= self.batch_size:
-                self.close_open(slot)
+            self._close_if_full(slot, batch)
             start = stop
         return spans
 

@@ -313,7 +313,7 @@ class ProducerEngine:
             ready = list(accumulator.ready)
         for slot in ready:
             while self.core.room(slot.delivery):
-                held_s = None if slot.closed else self._held_until(slot, now_s)
+                held_s = self._held_until(slot, now_s)
                 if held_s is not None:
                     linger_s = held_s if linger_s is None else min(linger_s, held_s)
                     break
@@ -325,7 +325,10 @@ class ProducerEngine:
         self._arm(linger_s, now_s)
 
     def _held_until(self, slot: Slot, now_s: float) -> float | None:
-        """Until when an open batch waits for the broker's answers to others; None: it may go."""
+        """Until when a small batch waits for the broker's answers to others; None: it may go."""
+        batch = slot.open
+        if slot.closed or batch is None or batch.size_bytes >= self.accumulator.batch_size:
+            return None
         link = self._links.get(slot.delivery.owner)
         return None if link is None else link.recent.held_until(now_s)
 

@@ -4,13 +4,16 @@ With linger 0 every record would travel alone, and at a thousand a second the co
 the disk, would decide the latency of all of them. So a batch that is not full waits while
 UNANSWERED_MAX batches to the same broker are unanswered; what arrives meanwhile joins it. A broker
 that answers fast never makes anyone wait, a busy one gets fewer and larger batches. The same rule
-as Nagle's (RFC 896), with more than one in flight, and with an end: a send older than HOLD_S does
-not count, so a partition that is stuck or a broker far away costs the others HOLD_S at most.
+as Nagle's (RFC 896), with an end: a send older than HOLD_S does not count, so a partition that is
+stuck or a broker far away costs the others HOLD_S at most.
+
+Measured at 1,000 records of 1 KiB a second, everything on two cores: with one unanswered p50 3.9
+and p99 6.7 to 8 ms, with two 4.8 and 9 to 12 ms, without the rule 5.3 and 10 to 18 ms.
 """
 
 from __future__ import annotations
 
-UNANSWERED_MAX = 2
+UNANSWERED_MAX = 1
 HOLD_S = 0.005
 
 

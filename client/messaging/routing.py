@@ -44,6 +44,7 @@ class Router:
         self.hashes = KeyHashes()
         self.custom = config.partitioner if callable(config.partitioner) else None
         self._round_robin = config.partitioner == "round_robin"
+        self._batch_size = max(config.batch_size, 1)
 
     def custom_choice(
         self, state: TopicState, key: bytes | None, value: bytes | None, headers: Headers
@@ -152,7 +153,8 @@ class Router:
         while start < count:
             slot = state.slots[self.sticky_partition(state)]
             before = ends[start - 1] if start else 0
-            stop = bisect_left(ends, before + state.sticky.bytes_left) + 1
+            more = slot.fills_up_to(self._batch_size) - self._batch_size
+            stop = bisect_left(ends, before + state.sticky.bytes_left + more) + 1
             stop = min(max(stop, start + 1), count)
             yield slot, range(start, stop)
             state.sticky.added(ends[stop - 1] - before, batch_closed=True)

@@ -174,9 +174,9 @@ def test_oldest_ready(count: int) -> None:
 
 def test_batches_that_queued_go_out_as_one_and_complete_as_they_were() -> None:
     accumulator, slot = made()
-    slot.merged_bytes_max = 2500
     batches = [append(accumulator, slot, row(900, b"%d" % n), float(n)) for n in range(4)]
     accumulator.close_open(slot)
+    slot.merged_bytes_max = 2500
     taken = accumulator.take(slot)
     assert taken is batches[0]
     assert taken is not None
@@ -195,6 +195,32 @@ def test_batches_that_queued_go_out_as_one_and_complete_as_they_were() -> None:
     accumulator.finished([taken])
     assert accumulator.free_bytes == 10_000 - 1800
     assert accumulator.pending_records() == 2
+
+
+def test_behind_full_batches_that_wait_the_open_one_grows_beyond_batch_size() -> None:
+    accumulator, slot = made()
+    slot.merged_bytes_max = 2500
+    first = append(accumulator, slot, row(1000), 0.0)
+    assert list(slot.closed) == [first]
+    grown = [append(accumulator, slot, row(800), 1.0) for _ in range(3)]
+    assert grown == [grown[0]] * 3  # 2400 bytes, above batch_size
+    assert grown[0].due  # and not lingering: it goes as soon as the window opens
+    assert append(accumulator, slot, row(200), 2.0) is not grown[0]
+    assert [batch.size_bytes for batch in slot.closed] == [1000, 2400]
+    assert [accumulator.take(slot), accumulator.take(slot)] == [first, grown[0]]
+    last = append(accumulator, slot, row(700), 3.0)  # nobody waits: batch_size counts again
+    assert last.size_bytes == 900
+    assert append(accumulator, slot, row(200), 3.0) is not last
+
+
+def test_bulk_columns_fill_the_growing_batch_too() -> None:
+    accumulator, slot = made()
+    slot.merged_bytes_max = 2500
+    append(accumulator, slot, row(1000), 0.0)
+    values: list[bytes | None] = [b"x"] * 10
+    spans = accumulator.append_many(slot, Columns([1] * 10, values, values, None, [500] * 10))
+    assert [span.size for span in spans] == [5, 5]
+    assert [batch.size_bytes for batch in slot.closed] == [1000, 2500, 2500]
 
 
 def test_merging_keeps_headers_with_their_records_and_leaves_arrow_batches_alone() -> None:
