@@ -81,6 +81,7 @@ class ColdReader:
         self._loading: dict[tuple[int, int], asyncio.Task[OctavoError | None]] = {}
         self._indexes: OrderedDict[LedgerId, SparseIndex | None] = OrderedDict()
         self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._warming: set[tuple[int, int]] = set()
         self.reads = 0
         """Reads that went to bookies."""
 
@@ -115,6 +116,30 @@ class ColdReader:
         if not found.batches and at_least_one:
             return ColdRead([], end, 0)  # a tail without batches: F3, the reader must move on
         return found
+
+    def warm_segment(self, segment: Segment, offset: int) -> None:
+        """Begin what `read_segment` will need, without waiting, as far as the budget allows."""
+        key = (segment.ledger_id, offset)
+        if key not in self._hints and key not in self._warming:
+            self._warming.add(key)
+            self._tasks.spawn(self._warm(segment, offset), name=f"warm {segment.ledger_id}")
+
+    def warm(self, source: Source, offset: int) -> None:
+        """The same for `read`."""
+        key = (source.ledger_id, offset)
+        self._read_ahead(source, self._hints.get(key, source.start_entry))
+
+    async def _warm(self, segment: Segment, offset: int) -> None:
+        try:
+            start = await self._locate(segment, offset)
+        except OctavoError:
+            return  # whoever reads meets the same error and answers it
+        finally:
+            self._warming.discard((segment.ledger_id, offset))
+        if start is not None:
+            self._hint(segment.ledger_id, offset, start)
+            end = segment.end_offset if segment.end_offset is not None else segment.base_offset
+            self._read_ahead(Source(segment.ledger_id, start, segment.last_entry, end), start)
 
     async def read(
         self, source: Source, offset: int, max_bytes: int, *, at_least_one: bool

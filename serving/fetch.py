@@ -20,10 +20,12 @@ from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition import PartitionShell
-from octavo.serving.read_path import available_bytes, check_offset, read_at
+from octavo.serving.read_path import available_bytes, check_offset, read_at, warm_at
 from octavo.serving.registry import PartitionRegistry
 
 DEFAULT_PARTITION_BYTES = 1_048_576
+WARM_PARTITIONS = 8
+"""Partitions of one fetch whose cold reads begin while an earlier one is being read."""
 LOAD_WAIT_MIN_S = 1.0
 """A partition that is just being loaded is waited for at least this long before NOT_LEADER."""
 
@@ -176,7 +178,9 @@ class Fetcher:
         names = [(slot.asked.topic, slot.asked.partition) for slot in slots]
         start = names.index(self._filled_by) + 1 if self._filled_by in names else 0
         nothing_yet = True
-        for slot in slots[start:] + slots[:start]:
+        turn = slots[start:] + slots[:start]
+        self._warm(turn[1 : 1 + WARM_PARTITIONS])
+        for slot in turn:
             reply = await self._read_slot(slot, left, at_least_one=nothing_yet)
             size = sum(map(len, reply.batches))
             left -= size
@@ -185,6 +189,17 @@ class Fetcher:
                 self._filled_by = (slot.asked.topic, slot.asked.partition)
             replies.append(reply)
         return replies
+
+    @staticmethod
+    def _warm(slots: list[_Slot]) -> None:
+        """Let ledgers of the next partitions open while the first one is read, not in its turn."""
+        for slot in slots:
+            if slot.shell is None or slot.error is not None:
+                continue
+            try:
+                warm_at(slot.shell.view(), slot.asked.offset)
+            except OctavoError:
+                continue  # the read that follows meets it and answers with it
 
     async def _read_slot(self, slot: _Slot, left: int, *, at_least_one: bool) -> PartitionReply:
         asked = slot.asked

@@ -67,6 +67,19 @@ def available_bytes(view: ReadView, offset: int) -> int:
     return 1 << 62
 
 
+def warm_at(view: ReadView, offset: int) -> None:
+    """Begin what `read_at` would wait for, without waiting: a ledger to open, a footer, a piece."""
+    if offset >= view.high_watermark or view.tail.holds(offset):
+        return
+    segment = segment_at(view.segments, offset)
+    if segment is not None:
+        view.cold.warm_segment(segment, offset)
+        return
+    source = _open_source(view, offset)
+    if source is not None:
+        view.cold.warm(source, offset)
+
+
 async def read_at(view: ReadView, offset: int, max_bytes: int, *, at_least_one: bool) -> ColdRead:
     """Whole batches from the one with `offset` on, below the high watermark (A3)."""
     if view.tail.holds(offset):
