@@ -55,7 +55,8 @@ def measure(work: pathlib.Path, megabytes: int, rounds: int) -> dict[str, dict[s
                 campaign.say(f"round {number + 1} of {rounds}: {topic}")
                 for name, arrow in READS.items():
                     system.forget_caches([topic])
-                    job = _job(system, "read", topic, count=count, arrow=arrow, warm_topic="")
+                    other = next(name for name in counts if name != topic)
+                    job = _job(system, "read", topic, count=count, arrow=arrow, warm_topic=other)
                     (read,) = crew.run([job], work / "workers.log")
                     speeds[topic][name].append(count / crew.span_s([read]))
     finally:

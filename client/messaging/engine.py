@@ -311,9 +311,11 @@ class ProducerEngine:
             linger_s = accumulator.mark_due(now_s)
             accumulator.timer_armed = linger_s is not None
             ready = list(accumulator.ready)
+        # Decided once for each broker: what is not held goes together, in one message.
+        held: dict[str, float | None] = {}
         for slot in ready:
             while self.core.room(slot.delivery):
-                held_s = self._held_until(slot, now_s)
+                held_s = self._held_until(slot, held, now_s)
                 if held_s is not None:
                     linger_s = held_s if linger_s is None else min(linger_s, held_s)
                     break
@@ -324,13 +326,15 @@ class ProducerEngine:
                 self._act(self.core.add(slot.delivery, batch, now_s), now_s)
         self._arm(linger_s, now_s)
 
-    def _held_until(self, slot: Slot, now_s: float) -> float | None:
+    def _held_until(self, slot: Slot, held: dict[str, float | None], now_s: float) -> float | None:
         """Until when a small batch waits for the broker's answers to others; None: it may go."""
-        batch = slot.open
+        batch, owner = slot.open, slot.delivery.owner
         if slot.closed or batch is None or batch.size_bytes >= self.accumulator.batch_size:
             return None
-        link = self._links.get(slot.delivery.owner)
-        return None if link is None else link.recent.held_until(now_s)
+        if owner not in held:
+            link = self._links.get(owner)
+            held[owner] = None if link is None else link.recent.held_until(now_s)
+        return held[owner]
 
     def _arm(self, linger_s: float | None, now_s: float) -> None:
         """One timer: the next linger deadline, or the next tick while anything is unresolved."""

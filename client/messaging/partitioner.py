@@ -100,6 +100,10 @@ def _bulk_hash(keys: list[bytes]) -> list[int]:
     return hash_many(keys)
 
 
+PARTITIONS_PER_LOOK = 8
+"""Queue lengths are looked at once in so many choices as there are partitions, over this."""
+
+
 class StickyChoice:
     """The keyless partition of one topic (P5).
 
@@ -115,11 +119,12 @@ class StickyChoice:
         self._bag: list[int] = []
         self.current = -1
         self._bytes = 0
-
-    @property
-    def bytes_left(self) -> int:
-        """What the current partition takes before a new choice is due."""
-        return max(self._batch_size - self._bytes, 1)
+        self._live: Sequence[int] = ()
+        self._partitions = 0
+        self._lengths: dict[int, int] = {}
+        """Queue lengths of the candidates, as last looked at."""
+        self._longest = self._shortest = 0
+        self._looks = 0  # choices until the next look
 
     def added(self, size_bytes: int, *, batch_closed: bool) -> bool:
         """Account for a keyless record of the current partition; True when a new choice is due."""
@@ -131,22 +136,35 @@ class StickyChoice:
             return True
         return False
 
+    def renew(self) -> None:
+        """The current partition got its share: a new choice is due."""
+        self.current = -1
+
     def choose(self, partitions: int, queues: Callable[[int], int], live: Sequence[int]) -> int:
         """Make `current` a partition out of `live` (all partitions when it is empty)."""
-        candidates = list(live or range(partitions))
-        lengths = {p: queues(p) for p in candidates} if self._adaptive else {}
-        longest = max(lengths.values(), default=0)
-        best = longest + 1 - min(lengths.values(), default=0)
+        if self._looks <= 0 or live is not self._live or partitions != self._partitions:
+            self._look(partitions, queues, live)
+        self._looks -= 1
+        best = self._longest + 1 - self._shortest
         for _ in range(2):
             for index, candidate in enumerate(self._bag):
-                if candidate not in candidates:
+                if candidate not in self._lengths:
                     continue
-                weight = longest + 1 - lengths.get(candidate, 0)
+                weight = self._longest + 1 - self._lengths[candidate]
                 if weight >= best or self._entropy.below(best) < weight:
                     del self._bag[index]
                     return self._take(candidate)
-            self._bag = self._entropy.shuffled(candidates)
+            self._bag = self._entropy.shuffled(list(self._lengths))
         return self._take(self._bag.pop())
+
+    def _look(self, partitions: int, queues: Callable[[int], int], live: Sequence[int]) -> None:
+        """See how long the queues are; of many partitions only now and then, for it takes long."""
+        self._live, self._partitions = live, partitions
+        candidates = live or range(partitions)
+        self._lengths = {p: queues(p) if self._adaptive else 0 for p in candidates}
+        self._longest = max(self._lengths.values(), default=0)
+        self._shortest = min(self._lengths.values(), default=0)
+        self._looks = max(1, len(self._lengths) // PARTITIONS_PER_LOOK)
 
     def _take(self, partition: int) -> int:
         self.current = partition

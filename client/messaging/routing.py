@@ -5,7 +5,7 @@ Keyless choices have state and are made under the accumulator's lock.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -153,9 +153,14 @@ class Router:
         while start < count:
             slot = state.slots[self.sticky_partition(state)]
             before = ends[start - 1] if start else 0
-            more = slot.fills_up_to(self._batch_size) - self._batch_size
-            stop = bisect_left(ends, before + state.sticky.bytes_left + more) + 1
-            stop = min(max(stop, start + 1), count)
+            limit = slot.fills_up_to(self._batch_size)
+            room = limit if slot.open is None else limit - slot.open.size_bytes
+            stop = bisect_right(ends, before + room)
+            if stop == start:  # the open batch is full but for less than a record
+                stop = max(bisect_right(ends, before + limit), start + 1)
             yield slot, range(start, stop)
-            state.sticky.added(ends[stop - 1] - before, batch_closed=True)
+            if stop < count or slot.open is None:  # a full batch: a remainder would travel alone
+                state.sticky.renew()
+            else:
+                state.sticky.added(ends[stop - 1] - before, batch_closed=False)
             start = stop

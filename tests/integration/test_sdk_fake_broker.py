@@ -90,6 +90,19 @@ async def test_partitions_that_are_not_answered_hold_no_other_partition(
         assert [(await future).offset for future in silent] == [1, 1]
 
 
+async def test_small_batches_of_many_partitions_go_in_one_message(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    """Who waited for an answer does not wait for those who waited with it."""
+    await client.admin.create_topic("many", partitions=40)
+    async with client.producer(linger_ms=0) as producer:
+        await asyncio.gather(*(producer.send("many", b"warm", partition=p) for p in range(40)))
+        before = fake.brokers[0].produce_messages
+        sent = [producer.send_nowait("many", b"small", partition=p) for p in range(40)]
+        await asyncio.gather(*sent)
+        assert fake.brokers[0].produce_messages - before <= 3  # 20 partitions, 16 in a message
+
+
 async def test_p5_partitions_that_find_their_owner_later_get_keyless_records(
     client: AsyncClient, fake: FakeCluster
 ) -> None:

@@ -85,10 +85,13 @@ def test_f036_sticky_is_even_within_ten_percent() -> None:
     state = state_of(8)
     router = Router(ProducerConfig())
     counts: Counter[int] = Counter()
+    filled = 0
     for _ in range(100_000):
         where = router.choose(state, None, None).partition
         counts[where] += 1
-        state.sticky.added(124, batch_closed=state.sticky.bytes_left <= 124)
+        filled += 124
+        if state.sticky.added(124, batch_closed=filled >= 65536):
+            filled = 0
     assert len(counts) == 8
     assert max(counts.values()) <= 12_500 * 1.1
     assert min(counts.values()) >= 12_500 * 0.9
@@ -174,9 +177,29 @@ def test_grouped_rows_equal_single_choices() -> None:
 
 def test_grouped_keyless_rows_fill_one_batch_after_the_other() -> None:
     state = state_of(4, batch_size=100)
-    router = Router(ProducerConfig())
+    router = Router(ProducerConfig(batch_size=100))
     groups = [
         (slot.partition, list(rows)) for slot, rows in router.group(state, None, None, [30] * 10)
     ]
-    assert [rows for _, rows in groups] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert len({where for where, _ in groups}) == 3
+    # Never one more than fits: it would open a batch and travel alone.
+    assert [rows for _, rows in groups] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    assert len({where for where, _ in groups}) == 4
+
+
+def test_a_keyless_row_larger_than_a_batch_goes_alone() -> None:
+    router = Router(ProducerConfig(batch_size=100))
+    groups = [list(rows) for _, rows in router.group(state_of(2), None, None, [30, 400, 30])]
+    assert groups == [[0], [1], [2]]
+
+
+def test_queues_of_many_partitions_are_looked_at_now_and_then() -> None:
+    looks: list[int] = []
+
+    def queue(partition: int) -> int:
+        looks.append(partition)
+        return 0
+
+    sticky = StickyChoice(100, SeededEntropy(1))
+    chosen = [sticky.choose(800, queue, []) for _ in range(800)]
+    assert sorted(chosen) == list(range(800))
+    assert len(looks) <= 8 * 800 + 800
