@@ -156,7 +156,7 @@ class Router:
             limit = slot.fills_up_to(self._batch_size)
             room = limit if slot.open is None else limit - slot.open.size_bytes
             stop = bisect_right(ends, before + room)
-            if stop == start:  # the open batch is full but for less than a record
+            if stop <= start:  # full but for less than a record, or grown beyond what it may now
                 stop = max(bisect_right(ends, before + limit), start + 1)
             yield slot, range(start, stop)
             if stop < count or slot.open is None:  # a full batch: a remainder would travel alone

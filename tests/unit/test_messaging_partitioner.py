@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.messaging import partitioner
-from octavo.client.messaging.accumulator import Slot
+from octavo.client.messaging.accumulator import Batch, Slot
 from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
 from octavo.client.messaging.delivery import Partition
@@ -192,6 +192,17 @@ def test_a_keyless_row_larger_than_a_batch_goes_alone() -> None:
     assert groups == [[0], [1], [2]]
 
 
+def test_rows_are_grouped_once_whatever_the_open_batches_hold() -> None:
+    """An open batch that grew while others waited may be above what it may hold now."""
+    state = state_of(3, batch_size=100)
+    for slot, size in zip(state.slots, (500, 100, 90), strict=True):
+        slot.open = Batch("t", slot.partition, 0.0)
+        slot.open.size_bytes = size
+    router = Router(ProducerConfig(batch_size=100))
+    rows = [row for _, part in router.group(state, None, None, [30] * 20) for row in part]
+    assert rows == list(range(20))
+
+
 def test_queues_of_many_partitions_are_looked_at_now_and_then() -> None:
     looks: list[int] = []
 
@@ -199,7 +210,7 @@ def test_queues_of_many_partitions_are_looked_at_now_and_then() -> None:
         looks.append(partition)
         return 0
 
-    sticky = StickyChoice(100, SeededEntropy(1))
-    chosen = [sticky.choose(800, queue, []) for _ in range(800)]
+    sticky, live = StickyChoice(100, SeededEntropy(1)), list[int]()
+    chosen = [sticky.choose(800, queue, live) for _ in range(800)]
     assert sorted(chosen) == list(range(800))
     assert len(looks) <= 8 * 800 + 800
