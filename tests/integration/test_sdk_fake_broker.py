@@ -273,6 +273,20 @@ async def test_send_many_larger_than_the_buffer_streams(
     assert fake.log("one").end == 1500
 
 
+async def test_keyless_send_many_stores_every_record_once_while_batches_grow(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    """Open batches grow behind full windows and shrink back; no record may be grouped twice."""
+    count = 20_000
+    await client.admin.create_topic("many", partitions=10)
+    async with client.producer(batch_size=1_000, buffer_memory=4 << 20) as producer:
+        report = await producer.send_many("many", (b"%06d" % n for n in range(count)))
+    stored = [value for p in range(10) for value in fake.log("many", p).values()]
+    assert report.count == len(stored) == count
+    assert len(set(stored)) == count
+    assert len(report.partitions) == 10
+
+
 async def test_send_many_raises_the_first_error_with_a_note(
     client: AsyncClient, fake: FakeCluster
 ) -> None:
