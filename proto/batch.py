@@ -143,10 +143,13 @@ def encode(
     if len(keys) != count or len(values) != count or (headers and len(headers) != count):
         raise InvalidRecord("columns of a batch must have equal lengths")
     first = timestamps_ms[0]
-    if timestamps_ms.count(first) == count:  # a chunk of records appended at one time
-        parts, latest = [_TIMESTAMP.pack(first) * count], first
-    else:
-        parts, latest = [struct.pack(f"<{count}q", *timestamps_ms)], max(timestamps_ms)
+    try:
+        if timestamps_ms.count(first) == count:  # a chunk of records appended at one time
+            parts, latest = [_TIMESTAMP.pack(first) * count], first
+        else:
+            parts, latest = [struct.pack(f"<{count}q", *timestamps_ms)], max(timestamps_ms)
+    except struct.error as error:
+        raise InvalidRecord(f"a timestamp does not fit 64 bits: {error}") from error
     _put_binary(parts, keys, count)
     _put_binary(parts, values, count)
     flags = 0

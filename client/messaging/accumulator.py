@@ -23,10 +23,10 @@ from octavo.runtime.checksum import Buffer
 RECORD_OVERHEAD_BYTES = 24
 """Counted for each record: timestamp, two offsets, validity bits."""
 MAX_BATCH_RECORDS = batch_format.MAX_RECORDS
-MERGED_BYTES_MAX = 512 * 1024
-MERGED_BATCHES_MAX = 8
-"""Batches that queued while their partition's window was full go out as one, up to this size and
-this many times `batch_size`: with five in flight, small ones would leave the disk waiting for round
+GROWN_BYTES_MAX = 512 * 1024
+GROWN_BATCHES_MAX = 8
+"""While full batches wait for their partition's window, the open one grows up to this size and this
+many times `batch_size`: with five in flight, small ones would leave the disk waiting for round
 trips."""
 
 
@@ -34,7 +34,6 @@ class Batch(Completion):
     """Records of one partition that are stored whole or not at all (A2)."""
 
     __slots__ = (
-        "absorbed",
         "count",
         "created_s",
         "due",
@@ -60,31 +59,9 @@ class Batch(Completion):
         """To be sent as soon as the partition has room: linger over, flush, or a waiting send."""
         self.make: Callable[[tuple[int, int, int]], Buffer] | None = None
         """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
-        self.absorbed: list[tuple[Batch, int]] = []
-        """Batches that travel in this one, and the index of their first record in it."""
         self.payload: Buffer = b""
         """The encoded batch, kept for retries."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
-
-    def absorb(self, other: Batch) -> None:
-        """Take over the records of a later batch of the same partition; neither was sent yet."""
-        self.absorbed.append((other, self.count))
-        self.timestamps_ms.extend(other.timestamps_ms)
-        self.keys.extend(other.keys)
-        self.values.extend(other.values)
-        if self.headers is not None or other.headers is not None:
-            own = self.headers if self.headers is not None else [NO_HEADERS] * self.count
-            self.headers = [*own, *(other.headers or [NO_HEADERS] * other.count)]
-        self.count += other.count
-        self.size_bytes += other.size_bytes
-        other.release()
-
-    def split(self) -> list[tuple[Batch, int]]:
-        """This batch and those it absorbed, each with its own count again, to be completed."""
-        parts = [(self, 0), *self.absorbed]
-        self.count -= sum(other.count for other, _ in self.absorbed)
-        self.absorbed = []
-        return parts
 
     def encoded(self, codec: int, producer: tuple[int, int, int]) -> Buffer:
         """The batch's bytes under `producer`; columns are released once encoded."""
@@ -125,7 +102,7 @@ class Batch(Completion):
 class Slot:
     """One partition's place in the accumulator: at most one open batch, then closed ones."""
 
-    __slots__ = ("closed", "delivery", "merged_bytes_max", "open", "partition", "topic")
+    __slots__ = ("closed", "delivery", "grown_bytes_max", "open", "partition", "topic")
 
     def __init__(self, delivery: Partition) -> None:
         self.topic = delivery.topic
@@ -134,16 +111,13 @@ class Slot:
         """The same partition's state in the delivery core."""
         self.open: Batch | None = None
         self.closed: deque[Batch] = deque()
-        self.merged_bytes_max = 0
-        """How large batches may grow by merging; 0: never (batching is off, or a topic's limit)."""
+        self.grown_bytes_max = 0
+        """How large the open batch may grow while others wait; 0: not beyond `batch_size`."""
 
     def fills_up_to(self, batch_size: int) -> int:
-        """How large the open batch may grow.
-
-        While full batches wait for the window, more of them would only wait too, to be merged when
-        their turn comes: the open one takes their records at once.
-        """
-        return max(batch_size, self.merged_bytes_max) if self.closed else batch_size
+        """How large the open batch may be now: larger while full ones wait for the window, for more
+        of them would only wait too."""
+        return max(batch_size, self.grown_bytes_max) if self.closed else batch_size
 
     @property
     def waiting(self) -> int:
@@ -340,7 +314,7 @@ class Accumulator:
     def take(self, slot: Slot) -> Batch | None:
         """The next batch of `slot` to send; removes the slot from `ready` when there is none."""
         if slot.closed:
-            return self._merged(slot)
+            return slot.closed.popleft()
         batch = slot.open
         if batch is not None and batch.due:
             slot.open = None
@@ -348,22 +322,6 @@ class Accumulator:
             return batch
         self.ready.pop(slot, None)
         return None
-
-    def _merged(self, slot: Slot) -> Batch:
-        batch = slot.closed.popleft()
-        while slot.closed:
-            other = slot.closed[0]
-            if (
-                batch.make is not None
-                or other.make is not None
-                or batch.size_bytes + other.size_bytes > slot.merged_bytes_max
-                or batch.count + other.count > MAX_BATCH_RECORDS
-            ):
-                break
-            slot.closed.popleft()
-            batch.absorb(other)
-            del self.pending[other]
-        return batch
 
     def take_expired(self, created_before_s: float) -> list[Batch]:
         """Remove batches that were never sent and are older than the delivery timeout (I4)."""

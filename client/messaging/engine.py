@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 
 from octavo.client.messaging.accumulator import (
-    MERGED_BATCHES_MAX,
-    MERGED_BYTES_MAX,
+    GROWN_BATCHES_MAX,
+    GROWN_BYTES_MAX,
     RECORD_OVERHEAD_BYTES,
     Accumulator,
     Batch,
@@ -65,8 +65,8 @@ from octavo.runtime.tasks import TaskOwner
 
 _log = logging.getLogger("octavo.client")
 
-MERGE_SLACK_BYTES = 4096
-"""Headers and padding of a merged batch, which its records' sizes do not count."""
+BATCH_SLACK_BYTES = 4096
+"""Header and padding of a batch, which its records' sizes do not count."""
 TICK_S = 0.02
 """How often timeouts and back-offs are looked at while anything is unresolved."""
 ACKS_0_CLOSE_S = 5.0
@@ -292,10 +292,10 @@ class ProducerEngine:
                 delivery.owner = delivery.owner or view.owners[number]
                 state.slots.append(Slot(delivery))
             if self.config.batch_size > 0:
-                wanted = min(MERGED_BYTES_MAX, MERGED_BATCHES_MAX * self.config.batch_size)
-                limit = min(wanted, view.batch_bytes_max - MERGE_SLACK_BYTES)
+                wanted = min(GROWN_BYTES_MAX, GROWN_BATCHES_MAX * self.config.batch_size)
+                limit = min(wanted, view.batch_bytes_max - BATCH_SLACK_BYTES)
                 for slot in state.slots:
-                    slot.merged_bytes_max = limit
+                    slot.grown_bytes_max = limit
             state.live = [p for p, owner in enumerate(view.owners) if owner]
             self.topics[view.name] = state
 
@@ -385,15 +385,12 @@ class ProducerEngine:
                 done += [(batch, Fail(batch, action.error)) for batch in self._stopped(action)]
         if done:
             self.accumulator.finished([batch for batch, _ in done])
-        for merged, outcome in done:
-            for batch, start in merged.split():
-                if isinstance(outcome, Complete):
-                    base = outcome.base_offset
-                    at = base + start if base >= 0 else base
-                    batch.succeed(at, duplicate=outcome.duplicate)
-                else:
-                    batch.fail(outcome.error)
-                    self.note_failure(batch)
+        for batch, outcome in done:
+            if isinstance(outcome, Complete):
+                batch.succeed(outcome.base_offset, duplicate=outcome.duplicate)
+            else:
+                batch.fail(outcome.error)
+                self.note_failure(batch)
 
     def spawn(self, coro: Coroutine[object, object, None], name: str) -> asyncio.Task[object]:
         """Run a task that ends with the engine."""
@@ -518,8 +515,7 @@ class ProducerEngine:
                 async with asyncio.timeout(left_s):
                     await batch.wait_async()
             except TimeoutError:
-                open_batches = self.accumulator.pending  # absorbed ones count with their carrier
-                remaining = sum(item.count for item in waiting if item in open_batches)
+                remaining = sum(item.count for item in waiting if not item.done)
                 raise FlushTimeout(
                     f"{remaining} records were not acknowledged within {timeout_s:g} s",
                     hint="they are still being sent; flush again or close",

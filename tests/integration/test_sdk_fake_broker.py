@@ -287,6 +287,17 @@ async def test_keyless_send_many_stores_every_record_once_while_batches_grow(
     assert len(report.partitions) == 10
 
 
+async def test_batches_grow_but_never_beyond_what_the_topic_takes(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    limit = 100_000
+    await client.admin.create_topic("small", config={"max.message.bytes": str(limit)})
+    async with client.producer(batch_size=65_536, compression_type="none") as producer:
+        await producer.send_many("small", (b"x" * 1_000 for _ in range(3_000)))
+    sizes = [len(batch) for batch in fake.log("small").batches]
+    assert 65_536 < max(sizes) <= limit
+
+
 async def test_send_many_raises_the_first_error_with_a_note(
     client: AsyncClient, fake: FakeCluster
 ) -> None:

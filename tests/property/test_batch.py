@@ -217,6 +217,9 @@ def test_limits_are_enforced_before_sending() -> None:
         codec.encode([1, 2], [None], [b""])
     with pytest.raises(InvalidRecord):
         codec.encode([0] * 100_001, [None] * 100_001, [b""] * 100_001)
+    for stamps in ([1 << 63] * 2, [1, 1 << 63]):
+        with pytest.raises(InvalidRecord):
+            codec.encode(stamps, [None] * 2, [b""] * 2)
 
 
 def _declare(encoded: bytes, at: int, value: int) -> bytes:

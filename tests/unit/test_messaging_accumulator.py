@@ -172,34 +172,9 @@ def test_oldest_ready(count: int) -> None:
     assert accumulator.oldest_ready_s() == 0.0
 
 
-def test_batches_that_queued_go_out_as_one_and_complete_as_they_were() -> None:
-    accumulator, slot = made()
-    batches = [append(accumulator, slot, row(900, b"%d" % n), float(n)) for n in range(4)]
-    accumulator.close_open(slot)
-    slot.merged_bytes_max = 2500
-    taken = accumulator.take(slot)
-    assert taken is batches[0]
-    assert taken is not None
-    assert (taken.count, taken.size_bytes, taken.created_s) == (2, 1800, 0.0)
-    rows = batch_format.decode_rows(taken.encoded(batch_format.Codec.NONE, (1, 0, 5)))
-    assert (rows.values, rows.header.record_count, rows.header.base_sequence) == (
-        [b"0", b"1"],
-        2,
-        5,
-    )
-    assert accumulator.pending_records() == 4
-    for part, start in taken.split():
-        part.succeed(100 + start)
-    assert [batch.base_offset for batch in batches[:2]] == [100, 101]
-    assert [batch.done for batch in batches] == [True, True, False, False]
-    accumulator.finished([taken])
-    assert accumulator.free_bytes == 10_000 - 1800
-    assert accumulator.pending_records() == 2
-
-
 def test_behind_full_batches_that_wait_the_open_one_grows_beyond_batch_size() -> None:
     accumulator, slot = made()
-    slot.merged_bytes_max = 2500
+    slot.grown_bytes_max = 2500
     first = append(accumulator, slot, row(1000), 0.0)
     assert list(slot.closed) == [first]
     grown = [append(accumulator, slot, row(800), 1.0) for _ in range(3)]
@@ -215,7 +190,7 @@ def test_behind_full_batches_that_wait_the_open_one_grows_beyond_batch_size() ->
 
 def test_bulk_columns_fill_the_growing_batch_too() -> None:
     accumulator, slot = made()
-    slot.merged_bytes_max = 2500
+    slot.grown_bytes_max = 2500
     append(accumulator, slot, row(1000), 0.0)
     values: list[bytes | None] = [b"x"] * 10
     spans = accumulator.append_many(slot, Columns([1] * 10, values, values, None, [500] * 10))
@@ -223,25 +198,7 @@ def test_bulk_columns_fill_the_growing_batch_too() -> None:
     assert [batch.size_bytes for batch in slot.closed] == [1000, 2500, 2500]
 
 
-def test_merging_keeps_headers_with_their_records_and_leaves_arrow_batches_alone() -> None:
-    accumulator, slot = made()
-    slot.merged_bytes_max = 10_000
-    append(accumulator, slot, row(900, b"plain"), 0.0)
-    append(accumulator, slot, (7, b"k", b"marked", (("h", b"1"),), 900), 0.0)
-    accumulator.close_open(slot)
-    arrow = Batch("t", 0, 0.0)
-    arrow.count, arrow.size_bytes = 3, 100
-    arrow.make = lambda _: b"made"
-    accumulator.append_made(slot, arrow)
-    taken = accumulator.take(slot)
-    assert taken is not None
-    rows = batch_format.decode_rows(taken.encoded(batch_format.Codec.NONE, (-1, -1, -1)))
-    assert rows.values == [b"plain", b"marked"]
-    assert rows.headers == [[], [("h", b"1")]]
-    assert accumulator.take(slot) is arrow
-
-
-def test_batches_are_not_merged_when_batching_is_off() -> None:
+def test_nothing_grows_when_batching_is_off() -> None:
     accumulator, slot = made(batch_size=0)
     for _ in range(3):
         append(accumulator, slot, row(10), 0.0)
