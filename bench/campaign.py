@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from bench import limits, machine, payloads, report
-from bench.plan import KIB, MIB, Plan
+from bench.plan import KIB, MIB, RECORD_BYTES, W3_PER_S, Plan
 from bench.relay import BareRelay
 from bench.rounds import Round
 from bench.systems import System, Unavailable
@@ -37,16 +37,20 @@ def json_records(work: pathlib.Path, plan: Plan) -> payloads.PayloadSpec:
 
 
 def measure_limits(work: pathlib.Path, plan: Plan) -> dict[str, float]:
-    """w8: the disk's own speed, and what the bare relay moves."""
+    """w8: the disk's own speed, what the bare relay moves, and how long both take for little."""
     say("the machine's limits")
     found = {
         "disk3_64k_mbps": limits.fsync_mb_per_s(work, 64 * KIB, plan.limit_bytes) / 3,
         "disk3_1m_mbps": limits.fsync_mb_per_s(work, MIB, plan.limit_bytes) / 3,
         "disk3_together_mbps": limits.fsync_together_mb_per_s(work, MIB, plan.limit_bytes // 3),
     }
+    sync = limits.fsync_latency(work, 4 * KIB, plan.w3_count // 3)
+    found |= {"disk_sync_p50_ms": sync.p50_ms, "disk_sync_p99_ms": sync.p99_ms}
     with BareRelay() as relay:
         found["relay_64k_mbps"] = relay.measure(64 * KIB, plan.relay_s).mb_per_s
         found["relay_1m_mbps"] = relay.measure(MIB, plan.relay_s).mb_per_s
+        paced = relay.measure_latency(RECORD_BYTES, W3_PER_S, plan.w3_count, plan.latency_warmup)
+    found |= {"relay_p50_ms": paced.p50_ms, "relay_p99_ms": paced.p99_ms}
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the disk itself allows: appended bytes made durable per second."""
+"""What the disk allows: appended bytes made durable per second, and how long one sync takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import pathlib
 import threading
 import time
+
+from bench.stats import Latency, latency
 
 PREALLOCATED_BYTES = 512 * 1024 * 1024
 COPIES = 3
@@ -36,7 +38,16 @@ def fsync_together_mb_per_s(
     return min(speeds)
 
 
-def _append(path: pathlib.Path, block_bytes: int, total_bytes: int) -> float:
+def fsync_latency(folder: pathlib.Path, block_bytes: int, count: int) -> Latency:
+    """Append `block_bytes` and fdatasync, `count` times, one after the other."""
+    samples: list[float] = []
+    _append(folder / "fsync-limit", block_bytes, block_bytes * count, samples)
+    return latency(samples)
+
+
+def _append(
+    path: pathlib.Path, block_bytes: int, total_bytes: int, samples: list[float] | None = None
+) -> float:
     block = os.urandom(block_bytes)
     fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     try:
@@ -45,8 +56,11 @@ def _append(path: pathlib.Path, block_bytes: int, total_bytes: int) -> float:
         count = max(min(total_bytes, PREALLOCATED_BYTES) // block_bytes, 1)
         began = time.perf_counter()
         for _ in range(count):
+            started = time.perf_counter()
             os.write(fd, block)
             os.fdatasync(fd)
+            if samples is not None:
+                samples.append(time.perf_counter() - started)
         return count * block_bytes / (time.perf_counter() - began) / 1e6
     finally:
         os.close(fd)

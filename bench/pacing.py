@@ -73,8 +73,11 @@ class Limited(Iterable[T]):
         self.taken = 0
 
     def __iter__(self) -> Iterator[T]:
+        return itertools.chain.from_iterable(self._steps())  # no Python between two records
+
+    def _steps(self) -> Iterator[Iterator[T]]:
         until = self._clock() + self._seconds
         while self.taken < self._count_max and self._clock() < until:
             step = min(CHECK_EVERY, self._count_max - self.taken)
             self.taken += step
-            yield from itertools.islice(self._values, step)
+            yield itertools.islice(self._values, step)

@@ -24,6 +24,8 @@ from typing import NamedTuple
 import grpc
 import uvloop
 
+from bench import pacing
+from bench.stats import Latency, latency
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import broker_pb2_grpc
 from octavo.proto.bookie_wire import (
@@ -240,12 +242,82 @@ class _Load:
         await self._until_acked(self._sent)
 
 
+class _PacedLoad:
+    """Open loop: `per_s` batches of one size each second, and how long each took from when it was
+    due to its acknowledgement. What is due while a message is being written shares the next one."""
+
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply], size: int
+    ) -> None:
+        self._call = call
+        self._payload = os.urandom(size)
+        self._due: list[float] = []
+        self._taken = 0  # of them, written
+        self._samples: list[float] = []
+        self._added = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    async def _write(self) -> None:
+        while True:
+            await self._added.wait()
+            self._added.clear()
+            request = pb.ProduceRequest()
+            while self._taken < len(self._due) and len(request.batches) < MESSAGE_BATCHES_MAX:
+                request.batches.add(
+                    correlation=self._taken, topic="relay", acks=-1, batch=self._payload
+                )
+                self._taken += 1
+            if self._taken < len(self._due):
+                self._added.set()
+            await self._call.write(request)
+
+    async def _read(self) -> None:
+        while True:
+            reply = await self._call.read()
+            if not isinstance(reply, pb.ProduceReply):
+                raise RuntimeError("the relay ended the stream")
+            now = time.monotonic()
+            self._samples += [now - self._due[ack.correlation] for ack in reply.acks]
+            self._answered.set()
+
+    async def run(self, per_s: float, count: int, warmup: int) -> Latency:
+        work = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
+        try:
+            schedule = pacing.soon(time.monotonic, per_s, warmup + count)
+            async for due in pacing.paced_async(schedule, time.monotonic, asyncio.sleep):
+                self._due.append(due)
+                self._added.set()
+            while len(self._samples) < warmup + count:
+                self._answered.clear()
+                await self._answered.wait()
+        finally:
+            for task in work:
+                task.cancel()
+        return latency(self._samples[warmup:])
+
+
 async def _client(port: int, size: int, seconds: float) -> None:
+    async with _produce_stream(port) as call:
+        rate = await _Load(call, size).run(seconds)
+    print(json.dumps(rate), flush=True)
+
+
+async def _paced_client(port: int, size: int, per_s: float, count: int, warmup: int) -> None:
+    async with _produce_stream(port) as call:
+        found = await _PacedLoad(call, size).run(per_s, count, warmup)
+    print(json.dumps(found), flush=True)
+
+
+@contextlib.asynccontextmanager
+async def _produce_stream(
+    port: int,
+) -> AsyncIterator[grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=GRPC_OPTIONS) as channel:
         call = broker_pb2_grpc.BrokerStub(channel).Produce()
-        rate = await _Load(call, size).run(seconds)
-        call.cancel()
-    print(json.dumps(rate), flush=True)
+        try:
+            yield call
+        finally:
+            call.cancel()
 
 
 # --- processes ---------------------------------------------------------------------------------
@@ -299,10 +371,19 @@ class BareRelay:
                 process.stdout.close()
 
     def measure(self, batch_bytes: int, seconds: float) -> RelayRate:
-        """One client, one run."""
-        client = _spawn("client", self._port, batch_bytes, seconds)
+        """One client that keeps its window full, one run."""
+        size, mb_per_s, batches_per_s = self._run("client", batch_bytes, seconds)
+        return RelayRate(int(size), mb_per_s, batches_per_s)
+
+    def measure_latency(self, batch_bytes: int, per_s: float, count: int, warmup: int) -> Latency:
+        """One client that sends on schedule, one run."""
+        return Latency(*self._run("paced", batch_bytes, per_s, count, warmup))
+
+    def _run(self, role: str, *words: object) -> list[float]:
+        client = _spawn(role, self._port, *words)
         try:
-            return RelayRate(*json.loads(_line(client)))
+            found: list[float] = json.loads(_line(client))
+            return found
         finally:
             client.wait(_START_TIMEOUT_S)
             if client.stdout is not None:
@@ -324,6 +405,8 @@ def main() -> int:
             for size in _sizes():
                 rate = relay.measure(size, args.seconds)
                 print(f"{size // KIB:5d} KiB {rate.mb_per_s:7.1f} MB/s", flush=True)
+            paced = relay.measure_latency(KIB, 1000, int(1000 * args.seconds), 1000)
+            print(f"1,000 of 1 KiB a second: p50 {paced.p50_ms:.2f}, p99 {paced.p99_ms:.2f} ms")
         return 0
     die_with_parent()
     tune_malloc()
@@ -331,6 +414,9 @@ def main() -> int:
     with contextlib.suppress(KeyboardInterrupt):
         if role == "client":
             asyncio.run(_client(int(words[0]), int(words[1]), float(words[2])))
+        elif role == "paced":
+            port, size, per_s, count, warmup = words
+            asyncio.run(_paced_client(int(port), int(size), float(per_s), int(count), int(warmup)))
         elif role == "sink":
             uvloop.run(_sink())
         else:

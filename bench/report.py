@@ -59,6 +59,10 @@ LIMIT_ROWS = (
     Row("w8 three files at once, 1 MiB, each, MB/s", "disk3_together_mbps", "{:,.0f}"),
     Row("w8 bare relay, 64 KiB batches, MB/s", "relay_64k_mbps", "{:,.0f}"),
     Row("w8 bare relay, 1 MiB batches, MB/s", "relay_1m_mbps", "{:,.0f}"),
+    Row("w8 fdatasync of 4 KiB, p50, ms", "disk_sync_p50_ms", "{:,.2f}"),
+    Row("w8 fdatasync of 4 KiB, p99, ms", "disk_sync_p99_ms", "{:,.2f}"),
+    Row("w8 bare relay, 1 KiB at 1,000/s, p50, ms", "relay_p50_ms", "{:,.2f}"),
+    Row("w8 bare relay, 1 KiB at 1,000/s, p99, ms", "relay_p99_ms", "{:,.2f}"),
 )
 
 

@@ -48,13 +48,13 @@ class BookieConfig(FrozenSettings):
     sync_read_only_s: float = Field(default=30.0, gt=0)
     """A sync that takes longer makes the bookie read-only (B-9)."""
 
-    page_cache_bytes: int | None = Field(default=16 << 20, ge=0)
-    """Bytes of the open segment that stay in the operating system's page cache behind its end;
-    a full segment leaves it. None: the operating system decides.
+    page_cache_bytes: int | None = Field(default=0, ge=0)
+    """Synced bytes of the open segment that stay in the operating system's page cache, in whole
+    steps; a full segment leaves it. None (`none` in the environment): the operating system decides.
 
-    Readers of the tail are served by the brokers' caches. A page cache that grows without bound
-    costs more than it gives: on virtual machines that return free memory to their host, a fresh
-    page costs several times what writing it does (ADR 8).
+    Readers of the tail are served by the brokers' caches. Pages given back at once are written
+    again while they are still in the processor's cache (ADR 11); fresh ones cost several times
+    what writing them does on virtual machines that return free memory to their host (ADR 8).
     """
 
     # index (6.7)

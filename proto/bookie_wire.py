@@ -271,7 +271,7 @@ def _split(body: memoryview, start: int, count: int, max_entry_bytes: int) -> li
     return entries
 
 
-_SCRATCH_BYTES = 256 * 1024
+_SCRATCH_BYTES = 64 * 1024
 
 
 class FrameDecoder:

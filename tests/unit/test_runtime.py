@@ -64,10 +64,11 @@ async def test_task_owner_reports_a_failure_and_ends_the_rest() -> None:
 
 
 class _Settings(FrozenSettings):
-    """Two fields for the tests below."""
+    """Some fields for the tests below."""
 
     queue_max_bytes: int = 5
     name: str = "x"
+    bound: int | None = 3
 
 
 def test_settings_refuse_unknown_keys_with_a_suggestion_and_bad_values_by_name() -> None:
@@ -77,6 +78,18 @@ def test_settings_refuse_unknown_keys_with_a_suggestion_and_bad_values_by_name()
     assert "did you mean 'queue_max_bytes'?" in caught.value.hint
     with pytest.raises(ConfigError, match="queue_max_bytes"):
         _Settings.load(queue_max_bytes="many")
+
+
+def test_none_in_the_environment_is_none_where_a_setting_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OCTAVO_BOUND", "none")
+    assert _Settings.load().bound is None
+    monkeypatch.setenv("OCTAVO_BOUND", "7")
+    assert _Settings.load().bound == 7
+    monkeypatch.setenv("OCTAVO_QUEUE_MAX_BYTES", "none")
+    with pytest.raises(ConfigError, match="queue_max_bytes"):
+        _Settings.load()
 
 
 def test_backoff_doubles_up_to_its_bound_and_starts_again_after_reset() -> None:

@@ -28,10 +28,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 class FrozenSettings(BaseSettings):
     """Base of every server's configuration.
 
-    Subclasses declare fields with defaults and units in names.
+    Subclasses declare fields with defaults and units in names. In the environment the word `none`
+    stands for None where a field allows it.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_")
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="OCTAVO_", env_parse_none_str="none"
+    )
 
     @classmethod
     def load(cls: type[T], **values: Any) -> T:
