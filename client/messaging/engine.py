@@ -48,6 +48,7 @@ from octavo.client.messaging.serializers import (
     key_converter,
     value_converter,
 )
+from octavo.client.messaging.stall_watch import StallWatch
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import Codec
 from octavo.proto.errors import from_wire
@@ -122,6 +123,7 @@ class ProducerEngine:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         self._last_tick_s = 0.0
+        self._stalls = StallWatch()
         self._released = False
         self._record_limit = config.max_request_size
         self._wall_ms = cluster.clock.wall_ms
@@ -358,6 +360,9 @@ class ProducerEngine:
                 expired = self.accumulator.take_expired(now_s - limit_s)
             self._act([Fail(batch, _never_sent(batch, limit_s)) for batch in expired], now_s)
             self._act(self.core.tick(now_s), now_s)
+            waiting = len(self.accumulator.pending)
+            if warning := self._stalls.look(self.core.oldest(), waiting, now_s):
+                _log.warning("%s", warning)
         self._drain()
 
     def _act(self, actions: Sequence[Action], now_s: float) -> None:

@@ -213,6 +213,11 @@ class SenderCore:
         """Batches taken over and neither completed nor failed."""
         return sum(len(partition.in_flight) for partition in self._busy)
 
+    def oldest(self) -> InFlight | None:
+        """Of the batches taken over and not resolved, the one that was made first."""
+        heads = (partition.in_flight[0] for partition in self._busy)
+        return min(heads, key=lambda item: item.batch.created_s, default=None)
+
     def validate(self) -> None:
         """Check the invariants; tests call it after every event."""
         for partition in self._partitions.values():

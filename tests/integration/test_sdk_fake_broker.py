@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from octavo import AsyncClient, TopicPartition
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.partitioner import partition_of
+from octavo.client.messaging.stall_watch import StallWatch
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
     BrokerUnavailable,
@@ -460,6 +462,22 @@ async def test_after_an_expired_batch_the_producer_goes_on(
         fake.brokers[0].faults.refuse = []
         assert (await producer.send("one", b"2")).offset == 1  # the gap was explained (I5)
     assert fake.log("one").values() == [b"0", b"2"]
+
+
+async def test_a_producer_whose_records_wait_says_so_and_why(
+    client: AsyncClient,
+    fake: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("octavo.client.messaging.engine.StallWatch", partial(StallWatch, 0.05))
+    async with client.producer(linger_ms=0) as producer:
+        fake.brokers[0].faults.refuse = [NotEnoughReplicas("test") for _ in range(10_000)]
+        future = producer.send_nowait("one", b"1")
+        await until(lambda: "a batch for one-0 has waited" in caplog.text)
+        assert "last error: [NOT_ENOUGH_REPLICAS] test" in caplog.text
+        fake.brokers[0].faults.refuse = []
+        assert (await future).offset == 0
 
 
 async def test_buffer_full(client: AsyncClient, fake: FakeCluster) -> None:
