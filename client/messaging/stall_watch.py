@@ -9,7 +9,7 @@ from __future__ import annotations
 from octavo.client.messaging.delivery import InFlight
 
 STALLED_S = 10.0
-"""A batch that waits longer for its acknowledgement is worth a warning, and so on in these steps."""
+"""A batch that waits longer for its acknowledgement is worth a warning; another after as long."""
 
 
 class StallWatch:
@@ -39,5 +39,5 @@ class StallWatch:
             why = "not sent yet" if oldest.partition.owner else "no owner is known"
         return (
             f"a batch for {oldest.partition} has waited {now_s - oldest.batch.created_s:.0f} s for "
-            f"its acknowledgement, {waiting} batches are waiting; {why}"
+            f"its acknowledgement (batches waiting: {waiting}); {why}"
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from octavo.client.messaging.delivery import InFlight, Partition
 from octavo.client.messaging.stall_watch import StallWatch
 from octavo.runtime.errors import NotEnoughReplicas
 
 
-class _Batch(NamedTuple):
+@dataclass
+class _Batch:
     count: int
     created_s: float
 
@@ -23,7 +24,7 @@ def test_a_warning_after_the_time_and_again_after_as_long() -> None:
     item = waiting_since(100.0)
     assert watch.look(item, 1, 109.9) is None
     assert watch.look(item, 2, 110.0) == (
-        "a batch for orders-4 has waited 10 s for its acknowledgement, 2 batches are waiting; "
+        "a batch for orders-4 has waited 10 s for its acknowledgement (batches waiting: 2); "
         "no owner is known"
     )
     assert watch.look(item, 2, 119.9) is None
