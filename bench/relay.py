@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pathlib
 import struct
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from octavo.runtime.errors import OctavoError
 from octavo.runtime.malloc import tune_malloc
 from octavo.runtime.process import die_with_parent
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 KIB = 1024
 SINKS = 3
 ACKS_WANTED = 2
@@ -332,6 +334,8 @@ def _spawn(*words: object) -> subprocess.Popen[str]:
         [sys.executable, "-m", "bench.relay", *map(str, words)],
         stdout=subprocess.PIPE,
         text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
     )
 
 

@@ -7,6 +7,7 @@ deadlines (never a timed assertion); `HYPOTHESIS_PROFILE=explore` draws new exam
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -14,6 +15,10 @@ import octavo
 
 # Before anything loads gRPC: importing the package turns off its fork handlers.
 assert octavo.__version__
+
+# A shell starts background jobs with SIGINT ignored, and Python leaves it so: the tests of Ctrl-C,
+# and the processes they start, must not depend on how the suite itself was started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.fix_zookeeper",
