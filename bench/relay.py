@@ -284,6 +284,8 @@ class _PacedLoad:
 
     async def run(self, per_s: float, count: int, warmup: int) -> Latency:
         work = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
+        for task in work:
+            task.add_done_callback(lambda _: self._answered.set())  # it ends only by failing
         try:
             schedule = pacing.soon(time.monotonic, per_s, warmup + count)
             async for due in pacing.paced_async(schedule, time.monotonic, asyncio.sleep):
@@ -291,6 +293,9 @@ class _PacedLoad:
                 self._added.set()
             while len(self._samples) < warmup + count:
                 self._answered.clear()
+                for task in work:
+                    if task.done():
+                        task.result()
                 await self._answered.wait()
         finally:
             for task in work:
