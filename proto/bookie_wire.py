@@ -272,6 +272,8 @@ def _split(body: memoryview, start: int, count: int, max_entry_bytes: int) -> li
 
 
 _SCRATCH_BYTES = 64 * 1024
+"""What of a large frame arrives in the scratch is copied once more, so this is no larger than many
+small frames at once need."""
 
 
 class FrameDecoder:
