@@ -18,6 +18,7 @@ from octavo.client.messaging.config import (
     parse_servers,
 )
 from octavo.client.messaging.consumer import AsyncConsumer
+from octavo.client.messaging.leaving import leave_async
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.runtime.errors import ConfigError, OctavoError
@@ -105,13 +106,7 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            await self.close()
-            return
-        try:
-            await self.close()
-        except OctavoError as failure:  # the exception under way is the one to see
-            _log.error("closing the client after an error: %s", failure)
+        await leave_async(self.close, error)
 
 
 def topic_list(topics: str | Iterable[str]) -> list[str]:

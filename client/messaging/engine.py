@@ -527,6 +527,11 @@ class ProducerEngine:
                     remaining=remaining,
                 ) from None
 
+    def unacknowledged(self) -> int:
+        """Records that were accepted and neither acknowledged nor failed."""
+        with self.accumulator.lock:
+            return self.accumulator.pending_records()
+
     async def close(self, timeout_s: float | None) -> None:
         """Wait for what was accepted, then accept nothing more and release everything.
 
@@ -537,6 +542,9 @@ class ProducerEngine:
             return
         try:
             await self.flush(timeout_s)
+        except FlushTimeout as late:
+            late.hint = "they may or may not be stored: the producer is closed"
+            raise
         finally:
             self._released = True
             with self.accumulator.lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,20 +20,19 @@ from octavo.client.messaging.bulk import (
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.leaving import leave_async, say_waiting
 from octavo.client.messaging.records import RecordMetadata
-from octavo.runtime.errors import BufferFull, OctavoError, ProducerClosed
+from octavo.runtime.errors import BufferFull, ProducerClosed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_log = logging.getLogger("octavo.client")
 
 
 class AsyncProducer:
     """Sends records; made by `AsyncClient.producer()`.
 
     Use it in `async with`, or call `close()`: closing waits for what was sent and raises when
-    something was not acknowledged (U2).
+    something was not acknowledged (U2). A block that is cancelled waits 5 s at most (`leaving`).
     """
 
     def __init__(self, binding: Binding, config: ProducerConfig) -> None:
@@ -186,10 +184,6 @@ class AsyncProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            await self.close()
-            return
-        try:
-            await self.close()
-        except OctavoError as failure:  # the exception under way is the one to see
-            _log.error("closing the producer after an error: %s", failure)
+        if self._engine is not None:
+            say_waiting(self._engine.unacknowledged(), error)
+        await leave_async(self.close, error)

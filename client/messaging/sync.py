@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -37,6 +37,7 @@ from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer, When
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.leaving import leave, say_waiting
 from octavo.client.messaging.loop_thread import LoopThread
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
@@ -53,7 +54,7 @@ class Producer:
     """Sends records; made by `Client.producer()`. Safe to use from many threads.
 
     Use it in `with`, or call `close()`: closing waits for what was sent and raises when something
-    was not acknowledged (U2).
+    was not acknowledged (U2). A `with` that Ctrl-C ends waits 5 s at most (`leaving`).
     """
 
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
@@ -191,18 +192,9 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _leave(self.close, error)
-
-
-def _leave(close: Callable[[], None], error: BaseException | None) -> None:
-    """Close at the end of `with`; an exception under way is the one to see."""
-    if error is None:
-        close()
-        return
-    try:
-        close()
-    except OctavoError as failure:
-        _log.error("closing after an error: %s", failure)
+        if self._engine is not None:
+            say_waiting(self._engine.unacknowledged(), error)
+        leave(self.close, error)
 
 
 class Consumer:
@@ -310,7 +302,7 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _leave(self.close, error)
+        leave(self.close, error)
 
 
 class Reader(Consumer):
@@ -497,7 +489,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _leave(self.close, error)
+        leave(self.close, error)
 
 
 EXIT_TIMEOUT_S = 30.0
