@@ -44,7 +44,6 @@ READS_AT_ONCE = 16
 """Reads of one connection that are executed at the same time; others wait their turn."""
 
 _ADD = int(FrameType.ADD)
-_RECOVERY = int(Flags.RECOVERY)  # plain ints: flag arithmetic of enums costs a microsecond
 
 REQUESTS_PER_CONNECTION_MAX = 4096
 """Requests other than adds that one connection may have open; beyond it OVERLOADED."""
@@ -223,7 +222,7 @@ class Session:
             if self._paused:
                 self.resume()
 
-        recovery = bool(frame.flags & _RECOVERY)
+        recovery = bool(frame.flags & Flags.RECOVERY)
         self._host.store.add(
             request.entries, nbytes, recovery=recovery, reply=reply, run=request.run
         )

@@ -28,9 +28,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import lz4.block
 
@@ -66,16 +66,16 @@ class Codec(IntEnum):
     LZ4 = 1
 
 
-class BatchFlags(IntFlag):
-    """Bits of the flags field."""
+class BatchFlags:
+    """Bits of the flags field. Plain ints: `&` with a member of an IntFlag takes a microsecond."""
 
-    NONE = 0
-    TRANSACTIONAL = 1
-    CONTROL = 2
-    APPEND_TIME = 4
-    COMPACTED = 8
-    ARROW_IPC = 16
-    HEADERS = 32
+    NONE: Final = 0
+    TRANSACTIONAL: Final = 1
+    CONTROL: Final = 2
+    APPEND_TIME: Final = 4
+    COMPACTED: Final = 8
+    ARROW_IPC: Final = 16
+    HEADERS: Final = 32
 
 
 KNOWN_FLAGS = 63
@@ -154,7 +154,7 @@ def encode(
     _put_binary(parts, values, count)
     flags = 0
     if headers is not None and any(headers):
-        flags = int(BatchFlags.HEADERS)
+        flags = BatchFlags.HEADERS
         _put_headers(parts, headers)
     return seal(
         parts,

@@ -42,9 +42,6 @@ SCHEMA = pa.schema(
 )
 
 _INT32 = struct.Struct("<i")
-# Plain ints: the arithmetic of enums costs a microsecond.
-_HEADERS = int(BatchFlags.HEADERS)
-_COMPACTED = int(BatchFlags.COMPACTED)
 
 
 def decode_arrow(batch: Buffer) -> pa.RecordBatch:
@@ -93,10 +90,10 @@ class _Columns:
         self._stamps.append(reader.raw(8 * count))
         self._keys.add(reader.binary(pa.binary(), count), count)
         self._values.add(reader.binary(pa.binary(), count), count)
-        headers = reader.headers(count) if header.flags & _HEADERS else None
+        headers = reader.headers(count) if header.flags & BatchFlags.HEADERS else None
         self._headers.add(headers, count)
         base = header.base_offset
-        if header.flags & _COMPACTED:
+        if header.flags & BatchFlags.COMPACTED:
             deltas = pa.Array.from_buffers(pa.int32(), count, [None, reader.take(4 * count)])
             self._end_range()
             self._offsets.append(pc.add(deltas.cast(pa.int64()), base))
@@ -258,7 +255,7 @@ def encode_arrow(
     _put_binary(parts, values.cast(pa.binary()))
     flags = 0
     if headers is not None and headers.null_count < count:
-        flags = int(BatchFlags.HEADERS)
+        flags = BatchFlags.HEADERS
         _put_headers(parts, headers)
     return seal(
         parts,

@@ -113,7 +113,7 @@ class PartitionModel:
             [bytes(batch_format.body_of(plain, header))],
             1,
             (now_ms, now_ms),
-            flags=int(BatchFlags.CONTROL),
+            flags=BatchFlags.CONTROL,
             codec=batch_format.Codec.NONE,
             producer=(-1, -1, -1),
             schema_id=0,

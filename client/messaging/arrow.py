@@ -38,7 +38,6 @@ SCHEMA = pa.schema(
     ]
 )
 """Names and types of Spark's Kafka source (spec/spark.md §6)."""
-_APPEND_TIME = int(BatchFlags.APPEND_TIME)
 _STORABLE = (
     types.is_binary,
     types.is_string,
@@ -258,7 +257,7 @@ class StoredBatch(NamedTuple):
     def append_time_ms(self) -> int | None:
         """Where the topic stamps records with the time of append; else they keep their own."""
         header = self.header
-        return header.append_time_ms if header.flags & _APPEND_TIME else None
+        return header.append_time_ms if header.flags & BatchFlags.APPEND_TIME else None
 
 
 def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:

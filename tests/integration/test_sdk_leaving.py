@@ -1,4 +1,4 @@
-"""How `with` blocks end while nobody acknowledges: Ctrl-C and cancellation leave soon, and say so."""
+"""How `with` blocks end while nobody acknowledges: Ctrl-C and cancelling leave soon, and say so."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_compacted_offsets_have_gaps_in_both_views() -> None:
     body_source = codec.encode([1, 2], [b"a", b"b"], [b"1", b"2"], codec=Codec.NONE)
     body = bytes(body_source[codec.HEADER_BYTES :]) + struct.pack("<ii", 0, 5)
     sealed = codec.seal(
-        [body], 2, (1, 2), flags=int(BatchFlags.COMPACTED), codec=Codec.NONE,
+        [body], 2, (1, 2), flags=BatchFlags.COMPACTED, codec=Codec.NONE,
         producer=(-1, -1, -1), schema_id=0,
     )  # fmt: skip
     stamped = bytearray(codec.stamp(sealed, base_offset=10, owner_epoch=0, append_time_ms=0))

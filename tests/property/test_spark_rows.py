@@ -33,7 +33,7 @@ ROWS = st.builds(
 LEDGERS = st.lists(
     st.tuples(
         st.lists(st.lists(ROWS, min_size=1, max_size=9), max_size=4),  # batches
-        st.sampled_from([0, 0, 0, int(BatchFlags.CONTROL)]),
+        st.sampled_from([0, 0, 0, BatchFlags.CONTROL]),
         st.sampled_from([100, 20 << 20]),  # small ledgers share files
         st.booleans(),  # an export run after this ledger
     ),

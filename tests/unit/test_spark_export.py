@@ -168,7 +168,7 @@ async def test_large_values_make_shorter_record_batches(
 async def test_control_batches_are_gaps(tmp_path: pathlib.Path) -> None:
     topic = MemoryTopic()
     topic.append([numbered(5)])
-    topic.append([numbered(2, 900)], flags=int(BatchFlags.CONTROL))
+    topic.append([numbered(2, 900)], flags=BatchFlags.CONTROL)
     topic.append([numbered(5, 5)])
     await export_log(topic, "orders", tmp_path)
     assert list(exported_rows(tmp_path)) == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
@@ -186,7 +186,7 @@ async def test_schema_change_starts_a_new_file(tmp_path: pathlib.Path) -> None:
 
 async def test_append_time_is_the_timestamp(tmp_path: pathlib.Path) -> None:
     topic = MemoryTopic()
-    topic.append([numbered(2)], flags=int(BatchFlags.APPEND_TIME))
+    topic.append([numbered(2)], flags=BatchFlags.APPEND_TIME)
     await export_log(topic, "orders", tmp_path)
     (entry,) = state_of(tmp_path).of_partition(0)
     rows = pa.Table.from_batches(

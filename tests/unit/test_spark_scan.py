@@ -144,7 +144,7 @@ async def test_rows_of_a_ledger_split() -> None:
 
 async def test_control_batches_are_not_rows() -> None:
     topic = MemoryTopic()
-    segment = topic.append([numbered(4)], flags=int(batches.BatchFlags.CONTROL))
+    segment = topic.append([numbered(4)], flags=batches.BatchFlags.CONTROL)
     split = LedgerSplit("orders", 0, segment, 0, 4)
     assert [rows async for rows in ledger_rows(topic, split, ("offset",))] == []
 
