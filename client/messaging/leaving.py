@@ -49,10 +49,10 @@ def _after(error: BaseException | None, failure: OctavoError) -> None:
     _log.error("closing after %s: %s", type(error).__name__, failure)
 
 
-def say_waiting(records: int, error: BaseException | None) -> None:
-    """Tell who interrupted a block what is waited for."""
+def say_waiting(unacknowledged: Callable[[], int], error: BaseException | None) -> None:
+    """Tell who interrupted a block how many records are waited for; nobody else is asked."""
     limit_s = close_limit_s(error)
-    if records and limit_s is not None:
+    if limit_s is not None and (records := unacknowledged()):
         _log.warning(
             "interrupted: waiting up to %g s for %d records without acknowledgement; "
             "interrupt again to leave at once",

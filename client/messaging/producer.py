@@ -185,5 +185,5 @@ class AsyncProducer:
         trace: TracebackType | None,
     ) -> None:
         if self._engine is not None:
-            say_waiting(self._engine.unacknowledged(), error)
+            say_waiting(self._engine.unacknowledged, error)
         await leave_async(self.close, error)

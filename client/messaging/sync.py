@@ -192,8 +192,8 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._engine is not None:
-            say_waiting(self._engine.unacknowledged(), error)
+        if self._engine is not None and not self._thread.closed:  # else its lock may be held
+            say_waiting(self._engine.unacknowledged, error)
         leave(self.close, error)
 
 

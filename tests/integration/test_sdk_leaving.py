@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -85,6 +87,36 @@ def test_u2_what_can_be_acknowledged_is_waited_for_after_ctrl_c(silent: FakeClus
     with pytest.raises(KeyboardInterrupt):
         work()
     assert [future.result(timeout=0).offset for future in sent] == list(range(100))
+
+
+FORK = """
+import os, sys
+from octavo import Client
+client = Client(sys.argv[1])
+producer = client.producer()
+producer.send("one", b"parent")
+with producer._engine.accumulator.lock:  # as if another thread were just sending
+    pid = os.fork()
+    if pid == 0:
+        producer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        os._exit(7)
+_, status = os.waitpid(pid, 0)
+client.close()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_leaves_without_a_lock_that_nobody_gives_back(
+    silent: FakeClusterThread,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, silent.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "7", done.stderr
 
 
 async def test_u2_cancelling_leaves_a_producer_soon_and_says_what_is_open(
