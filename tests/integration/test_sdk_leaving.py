@@ -39,6 +39,7 @@ def check_said(caplog: pytest.LogCaptureFixture, kind: str, future: SendFuture) 
     assert "waiting up to 0.2 s for 3 records without acknowledgement" in caplog.text
     assert f"closing after {kind}" in caplog.text
     assert "3 records were not acknowledged within 0.2 s" in caplog.text
+    assert "the producer is closed" in caplog.text  # and not: they are still being sent
     with pytest.raises(DeliveryFailed, match="may or may not be stored"):
         future.result(timeout=0)
 
