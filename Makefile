@@ -4,12 +4,13 @@ PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/.octavo-ready
 PYTEST_ARGS ?=
+CASES ?= ../shared/cases
 
 # The repository root holds folders named like packages (proto, client, ...): keep it off sys.path.
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-quick bench-peers proto clean
+.PHONY: help setup demo test cases lint format bench bench-quick bench-peers proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -25,6 +26,9 @@ demo: $(READY) ## the main job on real data, with processes killed on the way, a
 
 test: $(READY) ## the whole suite
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them
+	@$(PY) tools/cases.py --folder $(CASES) $(ARGS)
 
 lint: $(READY) ## style, layering, types, generated code
 	.venv/bin/ruff check .
