@@ -102,7 +102,7 @@ class Session:
         self._incarnation = host.incarnation.bytes
         self._greeted = False
         self._in_flight_bytes = 0
-        self._open_requests = 0
+        self._open: set[asyncio.Task[Any]] = set()  # requests other than adds
         self._read_slots = asyncio.Semaphore(READS_AT_ONCE)
         self._paused = False
         self._refused = False
@@ -123,6 +123,8 @@ class Session:
     def _on_closed(self, connection: FramedConnection, reason: OctavoError | None) -> None:
         if reason is not None:
             _log.warning("connection-ended", peer=connection.peer, cause=str(reason))
+        for task in self._open:  # RD-7: long polls end with their connection, and so does the rest
+            task.cancel()
         self._on_end(self)
 
     def _on_frame(self, connection: FramedConnection, frame: Frame) -> None:
@@ -248,12 +250,14 @@ class Session:
     def _serve(
         self, name: str, request_id: int, work: Coroutine[Any, Any, None], busy: Sequence[Buffer]
     ) -> None:
-        """Run one request as a task of the server; `busy` is the answer when too many are open."""
-        if self._open_requests >= REQUESTS_PER_CONNECTION_MAX:
+        """Run one request as a task of the server; `busy` is the answer when too many are open.
+
+        It is cancelled when the connection ends: nobody would hear its answer.
+        """
+        if len(self._open) >= REQUESTS_PER_CONNECTION_MAX:
             work.close()
             self._send(busy)
             return
-        self._open_requests += 1
 
         async def run() -> None:
             try:
@@ -261,10 +265,14 @@ class Session:
             except OctavoError as error:
                 _log.error("request-failed", request=name, cause=str(error))
                 self._error(request_id, Status.EIO, error.cause)
-            finally:
-                self._open_requests -= 1
 
-        self._tasks.spawn(run(), name=name)
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._open.discard(task)
+            work.close()  # cancelled before its first step, it would never have been awaited
+
+        task = self._tasks.spawn(run(), name=name)
+        self._open.add(task)
+        task.add_done_callback(ended)
 
     def _address(self, incarnation: bytes) -> Status:
         """OK for the present incarnation, UNKNOWN for salvage (B-25), else why not."""

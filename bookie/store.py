@@ -468,7 +468,7 @@ class BookieStore:
                 return Status.NO_SUCH_LEDGER
             if lac <= ledger.lac:
                 return Status.OK
-            if not self._journal.has_room(1, CONTROL.size):
+            if not self._journal.has_room(1, CONTROL.size, lazy=True):
                 return Status.OVERLOADED
             ledger.raise_lac(lac)
             self._submit_control(ledger, RecordType.EXPLICIT_LAC, lac, lambda: None, lazy=True)

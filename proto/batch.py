@@ -421,14 +421,16 @@ class _BodyReader:
         bitmap = self._take(bitmap_bytes)
         offsets = self.offsets(count)
         data = self._take(offsets[-1])
-        out: list[bytes | None] = [data[a:b] for a, b in pairwise(offsets)]
-        bits = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
-        missing = ~bits & ((1 << count) - 1)
-        while missing:
-            lowest = missing & -missing
-            out[lowest.bit_length() - 1] = None
-            missing ^= lowest
-        return out
+        valid = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
+        if not valid:
+            return [None] * count
+        if valid == (1 << count) - 1:
+            return [data[a:b] for a, b in pairwise(offsets)]
+        bits = reversed(f"{valid:0{count}b}")  # the lowest bit is the first record
+        return [
+            data[a:b] if bit == "1" else None
+            for (a, b), bit in zip(pairwise(offsets), bits, strict=True)
+        ]
 
     def headers(self, count: int) -> list[list[tuple[str, bytes | None]]]:
         lists = self.offsets(count)

@@ -41,6 +41,10 @@ JOIN_BELOW_BYTES = 8 * 1024
 calls."""
 RESERVE_RECORDS = 1000
 """Fences and recovery are queued beyond the ordinary bound by this much (B-9, 6.13)."""
+LAZY_ITEMS_MAX = 256
+"""With so many items queued a group is written, even when none of them asks for a sync (RD-6)."""
+LAZY_SHARE = 0.5
+"""Lazy items may fill this part of the queue: they never cost an add its place (B-9)."""
 
 
 def segment_name(number: int) -> str:
@@ -157,12 +161,18 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._run, name="journal-commit", daemon=True)
         self._thread.start()
 
-    def has_room(self, records: int, nbytes: int, *, reserve: bool = False) -> bool:
+    def has_room(
+        self, records: int, nbytes: int, *, reserve: bool = False, lazy: bool = False
+    ) -> bool:
         """True if an item of this size may be submitted now (B-9)."""
-        extra = RESERVE_RECORDS if reserve else 0
+        most = self._options.queue_max_records
+        if lazy:
+            most = int(most * LAZY_SHARE)
+        elif reserve:
+            most += RESERVE_RECORDS
         return (
             not self._failed
-            and self.queued_records + records <= self._options.queue_max_records + extra
+            and self.queued_records + records <= most
             and self.queued_bytes + nbytes <= self._options.queue_max_bytes * (2 if reserve else 1)
         )
 
@@ -176,11 +186,18 @@ class JournalWriter:
 
     def submit(self, item: JournalItem) -> None:
         """Queue an item; `has_room()` must have said yes since the last submit. Order of calls is
-        order on disk."""
+        order on disk.
+
+        A lazy item waits for the next group, `idle_mark_s` at most; many of them make a group.
+        """
         self.queued_records += item.records
         self.queued_bytes += item.nbytes
         self._queue.append(item)
-        if not item.lazy:
+        if item.lazy:
+            # The first one starts the thread's timer, for an idle stream sleeps without one.
+            if len(self._queue) in (1, LAZY_ITEMS_MAX):
+                self._bell.ring()
+        else:
             self._urgent_in += 1
             if self._urgent_in - self._urgent_out == 1:  # else the thread is awake, or rung for
                 self._bell.ring()
@@ -226,6 +243,8 @@ class JournalWriter:
     def _gather(self) -> list[JournalItem] | None:
         """Items of the next group; empty for an idle mark; None to stop."""
         while self._urgent_in == self._urgent_out and not self._stopping:
+            if len(self._queue) >= LAZY_ITEMS_MAX:
+                break
             waiting = self._unproven or bool(self._queue)
             if not self._bell.wait(self._options.idle_mark_s if waiting else None):
                 break

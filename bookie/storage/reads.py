@@ -29,6 +29,9 @@ COALESCE_GAP_BYTES = 16 * 1024
 """Entries of one ledger that lie this close are fetched with one pread, other ledgers' bytes
 between included."""
 COALESCE_MAX_BYTES = 4 * 1024 * 1024
+PINNED_RATIO = 2
+"""A view keeps alive all that it is a view of, until the reply is sent: entries that would keep
+more than this many times their own size are copied, so that a reply's size bounds its memory."""
 
 _HEAD = struct.Struct(">qqqqI")
 
@@ -121,12 +124,14 @@ class EntryReader:
         entries: list[Buffer] = []
         room = max_bytes
         next_id, end = first, first + max_count
+        shared = False
         while next_id < end:
             waiting = pending.get(next_id)
             if waiting is not None:
                 if entries and len(waiting) > room:
                     break
                 entries.append(waiting)
+                shared = True
                 room -= len(waiting)
                 next_id += 1
                 continue
@@ -146,14 +151,18 @@ class EntryReader:
                 break
             if not complete:
                 break
-        return ReadResult(Status.OK, entries)
+        return ReadResult(Status.OK, _unpinned(entries) if shared else entries)
 
     def _fetch(self, ledger_id: int, first: int, run: Sequence[Location]) -> list[Buffer]:
-        """The entries at `run`, views of what was read, up to the first one that is damaged."""
+        """The entries at `run`, views of what was read, up to the first one that is damaged.
+
+        Copies instead of views where the gaps between them are most of what was read.
+        """
         entries: list[Buffer] = []
         for group in _coalesce(run):
             start = group[0].offset
             size = group[-1].offset + group[-1].length - start
+            sparse = size > PINNED_RATIO * sum(location.length for location in group)
             try:
                 with self._files.use(group[0].segment) as file:
                     data = memoryview(file.read_at(start, size))
@@ -164,8 +173,17 @@ class EntryReader:
                 entry = data[at : at + location.length]
                 if not is_intact(entry, ledger_id, first + len(entries), location.length):
                     return entries
-                entries.append(entry)
+                entries.append(bytes(entry) if sparse else entry)
         return entries
+
+
+def _unpinned(entries: list[Buffer]) -> list[Buffer]:
+    """The entries, copied if as views they keep much larger frames of their writers alive."""
+    views = [entry for entry in entries if isinstance(entry, memoryview)]
+    pinned = sum({id(view.obj): memoryview(view.obj).nbytes for view in views}.values())
+    if pinned <= PINNED_RATIO * sum(map(len, views)):
+        return entries
+    return list(map(bytes, entries))
 
 
 def _fit(run: Sequence[Location], room: int, have_some: bool) -> tuple[list[Location], bool]:

@@ -28,7 +28,7 @@ from octavo.proto.bookie_wire import (
 )
 from octavo.runtime.checksum import crc32c
 from octavo.supervisor.health import is_serving
-from tests.bookie_rig import BookieRig, WireClient, entry
+from tests.bookie_rig import DEADLINE_S, BookieRig, WireClient, entry, until
 
 
 @pytest_asyncio.fixture
@@ -326,3 +326,22 @@ async def test_reads_addressed_before_a_restart(rig: BookieRig) -> None:
     client = await rig.client()
     client.send(encode_read(1, ReadRequest(client.incarnation, ledger, 0, 1, 1 << 20)))
     assert (await client.receive()).type == FrameType.READ_REPLY
+
+
+async def test_rd7_long_polls_end_with_their_connection(tmp_path: pathlib.Path) -> None:
+    async with BookieRig(tmp_path / "data", long_polls_max=3) as rig:
+        client, store = await rig.client(), rig.server.store
+        ledger = await rig.ledger()
+        await client.add(entry(ledger, 0), entry(ledger, 1))
+        ask = bookie_pb2.ReadLacRequest(
+            ledger_id=ledger, previous=5, timeout_ms=30_000, incarnation=str(rig.server.incarnation)
+        ).SerializeToString()
+        client.send(*(encode_frame(FrameType.READ_LAC, i, ask) for i in range(1, 4)))
+        found = store._table.by_id[ledger]  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(found.pollers) == 3)
+        await client.close()
+        await until(lambda: not found.pollers and not found.pins)
+        poll = asyncio.create_task(store.read_lac(ledger, 5, DEADLINE_S))
+        await until(lambda: len(found.pollers) == 1)
+        assert await store.write_lac(ledger, 6) is Status.OK
+        assert (await poll).lac == 6
