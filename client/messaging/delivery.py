@@ -70,11 +70,10 @@ class InFlight:
     owner: str = ""
     sent_s: float = 0.0
     attempts: int = 0
-    zombie: bool = False
-    """A copy went out on a connection that ended or fell silent; it may still arrive."""
+    loose: bool = False
+    """An attempt ended without a word on whether it is stored: its connection ended or fell silent,
+    so that a copy may still arrive, or the answer left it open (A8)."""
     last_error: OctavoError | None = None
-    refused_only: bool = True
-    """Every answer so far said that nothing was written."""
 
     @property
     def last_sequence(self) -> int:
@@ -87,10 +86,10 @@ class Hole:
     """Sequences of a batch that is no longer pursued."""
 
     base: int
-    absent: bool
-    """Proved not stored."""
-    zombie: bool
-    """A copy may still arrive."""
+    loose: bool
+    """It may be stored, now or later."""
+    refused: bool
+    """The owner refused the batch for good."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,6 +101,9 @@ class Partition:
     owner: str = ""
     last_owner: str = ""
     finding: bool = False
+    epoch: int = -1
+    """Producer epoch of this partition's batches. Owners keep producer state by partition, so each
+    partition takes a new epoch on its own."""
     established: bool = False
     """A batch under the present identity was acknowledged, so the owner keeps state for it. Before
     that an owner accepts any sequence (I2, last row), so only one batch may be in flight: a second

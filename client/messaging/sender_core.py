@@ -5,12 +5,14 @@ unresolved batches; retries resend them oldest first; a sequence once sent is ne
 records while the first ones may still be stored.
 
 How a gap is judged. A batch that left without an acknowledgement (expired, or refused by the
-owner) leaves a *hole* in the sequences. Batches behind it are answered OUT_OF_ORDER_SEQUENCE with
-the owner's last sequence, which proves hole and batch absent; such batches are *parked*. Once
-every sequenced batch of the partition is parked, they are numbered anew: in place when no copy of
-a hole or of a parked batch can still be under way, under a new producer id when only one kind can,
-and the producer fails when both can, because then nothing prevents a duplicate. A new id is asked
-for only while no batch of any partition has unknown fate (I6).
+owner) leaves a *hole* in the sequences, and no batch is numbered behind a hole. Batches that were
+are answered OUT_OF_ORDER_SEQUENCE with the owner's last sequence: they are *parked*. Once every
+numbered batch of the partition is resolved or parked, the parked ones are numbered anew: in place
+when the owner refused what left the hole and no copy of anything can be under way; else under the
+partition's next producer epoch, which fences every copy of the old one at the first write. A
+parked batch whose fate an attempt left open is not sent again when that of a hole is open too: both
+copies may arrive in order, so its caller is told that the fate is unknown. The producer goes on
+after all of this; it ends when it is fenced.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ CORRUPT_ATTEMPTS = 3
 NOT_WRITTEN = (NotEnoughReplicas, Throttled)
 """Answers that owners give only for what went into no ledger (A6, A8)."""
 OWNER_DETAIL = "owner_address"
+EPOCH_MAX = 32_766
+"""Highest epoch of a producer id (int16); then a new id is asked for, once no fate of any partition
+is unknown (I6)."""
 LAST_SEQUENCE_DETAIL = "last_sequence"
 THROTTLE_DETAIL = "throttle_ms"
 
@@ -120,12 +125,7 @@ class SenderCore:
         self._asked_identity = False
         self._resetting = False
         for partition in self._partitions.values():
-            partition.next_sequence = 0
-            partition.established = False
-            partition.holes.clear()
-            for item in partition.in_flight:
-                invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
-                item.state, item.base_sequence, item.zombie = State.WAITING, -1, False
+            self._start_epoch(partition, epoch)
         for partition in list(self._busy):
             self._pump(partition, now_s)
         return self._taken()
@@ -152,7 +152,7 @@ class SenderCore:
         elif isinstance(error, InvalidProducerEpoch):
             self._stop(error)
         elif self._is_rejection(item, error, now_s):
-            self._drop(item, error, absent=True)
+            self._drop(item, error, refused=True)
             self._settle(item.partition)
         else:
             self._retry(item, error, now_s)
@@ -206,7 +206,8 @@ class SenderCore:
         """The state of one partition, made on first use."""
         found = self._partitions.get((topic, number))
         if found is None:
-            found = self._partitions[topic, number] = Partition(topic, number)
+            found = Partition(topic, number, epoch=self.producer_epoch)
+            self._partitions[topic, number] = found
         return found
 
     def unresolved(self) -> int:
@@ -265,12 +266,13 @@ class SenderCore:
             now_s < partition.retry_at_s or any(item.state is State.SENT for item in items)
         ):
             return
-        parked = any(item.state is State.PARKED for item in items)
+        held = self._resetting or bool(partition.holes)
+        held = held or any(item.state is State.PARKED for item in items)
         sendable = [
             item
             for item in items
             if item.state is State.WAITING
-            and (item.base_sequence >= 0 or not (parked or self._resetting))
+            and (item.base_sequence >= 0 or not held)
         ]
         if not sendable:
             return
@@ -308,7 +310,7 @@ class SenderCore:
                 topic=partition.topic,
                 partition=partition.partition,
                 producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
+                producer_epoch=partition.epoch,
                 base_sequence=item.base_sequence,
             )
         )
@@ -335,15 +337,10 @@ class SenderCore:
         if self.settings.idempotent:
             while partition.in_flight[0] is not item:
                 older = partition.in_flight[0]
-                if older.state is State.PARKED:
-                    self._stop(
-                        OutOfOrderSequence(
-                            f"{partition}: a batch was stored behind one proved absent",
-                            hint="the owner lost its producer state; create a new producer",
-                        )
-                    )
-                    return
-                self._complete(older, -1, duplicate=False)  # I5: the higher sequence proves it
+                if older.state is State.PARKED:  # one owner said no, another one stored a later one
+                    self._give_up(older, "an owner that stored a later batch contradicts another")
+                else:
+                    self._complete(older, -1, duplicate=False)  # I5: the higher one proves it
             partition.holes = [
                 hole
                 for hole in partition.holes
@@ -359,8 +356,9 @@ class SenderCore:
     def _out_of_order(self, item: InFlight, error: OctavoError, now_s: float) -> None:
         """I5, with holes as the reason for an expected gap."""
         partition = item.partition
+        item.last_error = error
         last = _int_detail(error, LAST_SEQUENCE_DETAIL)
-        if last is not None and sequence_reached(last, item.last_sequence):
+        if last is not None and last >= 0 and sequence_reached(last, item.last_sequence):
             self._stored(item, -1, True, now_s)
             return
         for older in partition.in_flight:
@@ -371,11 +369,17 @@ class SenderCore:
                 return
         bases = {hole.base for hole in partition.holes}
         bases |= {i.base_sequence for i in partition.in_flight if i.state is State.PARKED}
-        if bases and (last is None or (last + 1) & SEQUENCE_MASK in bases):
-            item.state = State.PARKED
+        overlap = last is not None and last >= 0 and sequence_reached(last, item.base_sequence)
+        if overlap or (bases and (last is None or (last + 1) & SEQUENCE_MASK in bases)):
+            if overlap and item.loose:
+                self._give_up(item, "the owner stored others under its sequences")
+            else:
+                item.state = State.PARKED
             self._settle(partition)
             return
-        self._stop(error)
+        # This owner lacks what another one acknowledged: it may be one that lost its office.
+        self._retry(item, error, now_s)
+        partition.owner = ""
 
     def _is_rejection(self, item: InFlight, error: OctavoError, now_s: float) -> bool:
         """Whether the owner refused the batch for good; its sequence was not consumed (§18)."""
@@ -388,7 +392,7 @@ class SenderCore:
     def _retry(self, item: InFlight, error: OctavoError, now_s: float) -> None:
         item.state = State.WAITING
         item.last_error = error
-        item.refused_only = item.refused_only and isinstance(error, NOT_WRITTEN)
+        item.loose = item.loose or not isinstance(error, (*NOT_WRITTEN, OutOfOrderSequence))
         partition = item.partition
         first_of_round = not partition.muted
         partition.muted = True
@@ -415,17 +419,15 @@ class SenderCore:
     def _lost(self, item: InFlight, error: OctavoError, now_s: float) -> None:
         """An attempt whose answer will not come: its copy may still be stored later."""
         self._by_correlation.pop(item.correlation, None)
-        item.zombie = True
         self._retry(item, error, now_s)
         item.partition.owner = ""
 
     def _expire(self, item: InFlight, now_s: float) -> None:
         """I4: the delivery timeout passed."""
-        sent = item.attempts > 0
-        absent = not sent or item.state is State.PARKED
-        refused = item.state is State.WAITING and item.refused_only and item.last_error is not None
+        absent = item.state is not State.SENT and not item.loose
+        refused = absent and isinstance(item.last_error, NOT_WRITTEN)
         age_s = now_s - item.batch.created_s
-        fate = "it was not stored" if absent or refused else "it may or may not be stored"
+        fate = "it was not stored" if absent else "it may or may not be stored"
         why = f"; last error: {item.last_error}" if item.last_error is not None else ""
         # Refused every time: the caller gets the retriable reason itself.
         kind = type(item.last_error) if refused and item.last_error else DeliveryFailed
@@ -434,51 +436,64 @@ class SenderCore:
             f"{age_s:.1f} s (delivery_timeout_ms); {fate}{why}",
             hint="check the brokers' health; raise delivery_timeout_ms to wait longer",
         )
-        item.zombie = item.zombie or item.state is State.SENT
-        self._drop(item, error, absent=absent)
+        item.loose = not absent
+        self._drop(item, error, refused=False)
         self._settle(item.partition)
 
-    def _drop(self, item: InFlight, error: OctavoError, *, absent: bool) -> None:
+    def _give_up(self, item: InFlight, why: str) -> None:
+        """Fail a batch whose fate is unknown and which must not be sent again."""
+        item.loose = True
+        error = DeliveryFailed(
+            f"{item.batch.count} records to {item.partition} may or may not be stored: {why}",
+            hint="read the topic to see what is stored before sending them again",
+        )
+        self._drop(item, error, refused=False)
+
+    def _drop(self, item: InFlight, error: OctavoError, *, refused: bool) -> None:
         """Give a batch up; what it leaves behind in the sequences is a hole."""
         partition = item.partition
         self._remove(item)
         if item.base_sequence >= 0:
-            partition.holes.append(Hole(item.base_sequence, absent, item.zombie))
+            partition.holes.append(Hole(item.base_sequence, item.loose, refused))
             following = partition.next_sequence
             partition.holes.sort(key=lambda hole: (hole.base - following) & SEQUENCE_MASK)
         self._actions.append(Fail(item.batch, error))
 
     def _settle(self, partition: Partition) -> None:
-        """Number parked batches anew once nothing of the partition has unknown fate."""
+        """Go on behind holes once nothing numbered of the partition has unknown fate."""
         numbered = [item for item in partition.in_flight if item.base_sequence >= 0]
         parked = [item for item in numbered if item.state is State.PARKED]
         holes = partition.holes
-        if not holes or len(parked) < len(numbered):
+        if len(parked) < len(numbered) or not (holes or parked):
             return
-        if not parked and not all(hole.absent for hole in holes):
-            return  # the next batch finds out (its answer carries the owner's last sequence)
-        zombie_hole = any(hole.zombie for hole in holes)
-        zombie_parked = any(item.zombie for item in parked)
-        if zombie_hole and zombie_parked:
-            self._stop(
-                OutOfOrderSequence(
-                    f"{partition}: records were given up and copies of later ones are still under "
-                    "way, so sending them again could store them twice",
-                    hint="create a new producer and send again what was not acknowledged",
-                )
-            )
-        elif zombie_hole or zombie_parked:
-            if parked:
-                self._resetting = True
-        else:
+        if any(hole.loose for hole in holes):
+            for item in [item for item in parked if item.loose]:
+                self._give_up(item, "a batch in front of it was given up")
+                parked.remove(item)
+        in_place = bool(holes) and all(hole.refused and not hole.loose for hole in holes)
+        if in_place and not any(item.loose for item in parked):
             bases = [hole.base for hole in holes] + [item.base_sequence for item in parked]
             following = partition.next_sequence
-            partition.next_sequence = min(
-                bases, key=lambda base: (base - following) & SEQUENCE_MASK
-            )
+            first = min(bases, key=lambda base: (base - following) & SEQUENCE_MASK)
             holes.clear()
             for item in parked:
                 item.state, item.base_sequence = State.WAITING, -1
+            partition.next_sequence = first
+        elif partition.epoch < EPOCH_MAX:
+            self._start_epoch(partition, partition.epoch + 1)
+        else:
+            self._resetting = True
+
+    @staticmethod
+    def _start_epoch(partition: Partition, epoch: int) -> None:
+        """Number everything from 0 under `epoch`; nothing numbered may have unknown fate (I6)."""
+        partition.epoch = epoch
+        partition.next_sequence = 0
+        partition.established = False
+        partition.holes.clear()
+        for item in partition.in_flight:
+            invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
+            item.state, item.base_sequence, item.loose = State.WAITING, -1, False
 
     def _stop(self, error: OctavoError) -> None:
         """The producer cannot go on: fail every batch."""
