@@ -271,8 +271,7 @@ class SenderCore:
         sendable = [
             item
             for item in items
-            if item.state is State.WAITING
-            and (item.base_sequence >= 0 or not held)
+            if item.state is State.WAITING and (item.base_sequence >= 0 or not held)
         ]
         if not sendable:
             return
