@@ -11,17 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
+from octavo.proto.channels import server_options
 
 SERVICE = "octavo.bookie.BookieControl"
 STOP_GRACE_S = 1.0
-
-_OPTIONS = [
-    ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-]
 
 
 class _Control(bookie_pb2_grpc.BookieControlServicer):
@@ -41,7 +34,7 @@ class ControlServer:
     """Owns the gRPC server; health is NOT_SERVING until `set_serving(True)`."""
 
     def __init__(self, info: Callable[[], bookie_pb2.InfoReply]) -> None:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=server_options())
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         servicer: Any = _Control(info)

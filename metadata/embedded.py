@@ -19,6 +19,7 @@ from octavo.metadata.store import SessionState, Unsubscribe, Versioned
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
+from octavo.proto.channels import open_channel
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -60,7 +61,6 @@ _ERRORS: dict[int, type[OctavoError]] = {
     wire.Refused.EPHEMERAL_PARENT: IllegalStateError,
     wire.Refused.INVALID: InvalidRequest,
 }
-_CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 
 _Call = grpc.aio.StreamStreamCall[wire.ClientMessage, wire.ServerMessage]
 
@@ -303,7 +303,7 @@ class EmbeddedStore:
         return task is None or task.cancelling() > 0
 
     async def _serve_one_stream(self) -> None:
-        async with grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._address) as channel:
             connection = _Connection()
             opening = wire.OpenSession(
                 client_name=self._client_name,

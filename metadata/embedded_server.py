@@ -30,6 +30,7 @@ from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.keys import check_key, check_value
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
+from octavo.proto.channels import server_options
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy, SystemEntropy
 from octavo.runtime.errors import (
@@ -153,7 +154,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if clients_are_dead:
             for session in list(self._sessions.values()):
                 await self._end(session, expired=True)
-        server = self._server = grpc.aio.server()
+        server = self._server = grpc.aio.server(options=server_options())
         metastore_pb2_grpc.add_MetaStoreServicer_to_server(self, server)
         bound = server.add_insecure_port(f"{host}:{port}")
         await server.start()

@@ -23,6 +23,7 @@ from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto import broker_pb2 as pb
+from octavo.proto.channels import server_options
 from octavo.proto.errors import abort
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -45,7 +46,6 @@ from octavo.serving.topic_directory import TopicDirectory
 
 SERVICE = "octavo.broker.Broker"
 RESUME_DELETIONS_TICKS = 60
-KEEPALIVE_MS = 10_000
 
 _log = get_logger("octavo.serving.server")
 _Request = TypeVar("_Request", bound=Message)
@@ -142,14 +142,9 @@ class BrokerServer:
         """Listen, connect to storage, register; `address` is set afterwards."""
         config = self.config
         server = grpc.aio.server(
-            options=(
+            options=server_options(
                 ("grpc.max_receive_message_length", config.max_receive_bytes),
                 ("grpc.max_send_message_length", config.max_send_bytes),
-                ("grpc.so_reuseport", 0),
-                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-                ("grpc.http2.max_ping_strikes", 0),
             )
         )
         self._server = server

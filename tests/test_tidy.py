@@ -90,6 +90,8 @@ BAD: list[tuple[Rule, str]] = [
     (tidy_rules.no_dict_iteration_of_rocksdb, "for k, v in self._db.items():\n    pass\n"),
     (tidy_rules.no_dict_iteration_of_rocksdb, "x = [k for k in db]\n"),
     (tidy_rules.no_unbounded_queue, "q = asyncio.Queue()\n"),
+    (tidy_rules.no_bare_grpc, "c = grpc.aio.insecure_channel('a:1')\n"),
+    (tidy_rules.no_bare_grpc, "s = grpc.aio.server()\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept Exception:\n    pass\n"),
     (tidy_rules.no_placeholder, "def f():\n    raise NotImplementedError('later')\n"),
     (tidy_rules.no_local_internal_import, "def f():\n    from octavo.runtime import clock\n"),
@@ -106,6 +108,7 @@ GOOD: list[tuple[Rule, str]] = [
     (tidy_rules.no_bare_task, "async def f():\n    group.create_task(g())\n"),
     (tidy_rules.no_dict_iteration_of_rocksdb, "for x in read_all(db):\n    pass\n"),
     (tidy_rules.no_unbounded_queue, "q = asyncio.Queue(MAX)\n"),
+    (tidy_rules.no_bare_grpc, "s = grpc.aio.server(options=server_options(('a', 1)))\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept KeyError:\n    pass\n"),
 ]
 

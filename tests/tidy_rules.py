@@ -184,6 +184,18 @@ def no_unbounded_queue(source: Source) -> Iterator[Complaint]:
             yield node.lineno, f"{name}() is unbounded: give it a named maximum"
 
 
+def no_bare_grpc(source: Source) -> Iterator[Complaint]:
+    """Each channel and server is told when a silent peer is dead, and to leave proxies alone."""
+    if not source.is_library or source.path == "proto/channels.py":
+        return
+    for name, node in calls(source):
+        options = next((dotted(k.value) for k in node.keywords if k.arg == "options"), "")
+        if name.endswith(("insecure_channel", "secure_channel")):
+            yield node.lineno, f"{name}: use proto.channels.open_channel"
+        elif name.endswith(("grpc.server", "aio.server")) and options != "server_options()":
+            yield node.lineno, f"{name}: give it proto.channels.server_options(...)"
+
+
 def no_swallowed_error(source: Source) -> Iterator[Complaint]:
     """An error that is caught broadly is handled or reported."""
     for node in ast.walk(source.tree):
@@ -254,6 +266,7 @@ SOURCE_RULES: tuple[Rule, ...] = (
     no_hidden_randomness,
     no_dict_iteration_of_rocksdb,
     no_unbounded_queue,
+    no_bare_grpc,
     no_swallowed_error,
     no_placeholder,
     no_local_internal_import,

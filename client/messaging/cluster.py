@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import grpc
 
 from octavo.client.messaging.config import ClientConfig
+from octavo.client.messaging.progress import PROBE_S, SilentBrokers
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
+from octavo.proto.channels import open_channel
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -48,19 +50,20 @@ REDIRECTS_MAX = 20
 """Longest chain of Lookup redirects that is followed."""
 ATTEMPT_TIMEOUT_S = 5.0
 """One try against one broker when any broker will do; then the next is asked."""
+SEARCH_PAUSE_S = 0.2
+"""Pause between two looks for a partition whose owner does not answer: a successor is found this
+soon."""
+SEARCHES_PER_S = 200
+"""Looks per second of one client while many partitions search: above it each one waits longer."""
 
-CHANNEL_OPTIONS: list[tuple[str, int]] = [
+_CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.http2.max_frame_size", FRAME_BYTES_MAX),
-]
+)
 
 
 class TopicView(NamedTuple):
@@ -104,6 +107,9 @@ class Cluster:
         self._watchers: list[Callable[[TopicView], None]] = []
         self._completing: set[str] = set()
         """Topics whose missing owners are being asked for."""
+        self._silent = SilentBrokers()
+        self._probes: dict[str, asyncio.Task[bool]] = {}
+        self._searching = 0
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
         self._refreshing: dict[str, asyncio.Task[OctavoError | None]] = {}
         self._refresher_started = False
@@ -121,7 +127,9 @@ class Cluster:
         """The stub of one broker; connects on first use."""
         found = self._channels.get(address)
         if found is None:
-            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            channel = open_channel(
+                address, *_CHANNEL_OPTIONS, use_http_proxy=self.config.use_http_proxy
+            )
             found = self._channels[address] = (channel, BrokerStub(channel))
         return found[1]
 
@@ -144,7 +152,7 @@ class Cluster:
     def _addresses(self) -> list[str]:
         known = list(dict.fromkeys([*self._brokers, *self._bootstrap]))
         turn = self._preferred % len(known)
-        return known[turn:] + known[:turn]
+        return self._silent.last(known[turn:] + known[:turn])
 
     def backoff(self) -> Backoff:
         """Delays between attempts, as configured."""
@@ -162,9 +170,38 @@ class Cluster:
     async def ask(self, address: str, call: Call[T], timeout_s: float) -> T:
         """One RPC to one broker; raises OctavoError."""
         try:
-            return await call(self.stub(address), max(timeout_s, 0.001))
+            reply = await call(self.stub(address), max(timeout_s, 0.001))
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                self._silent.fell_silent(address)
             raise from_rpc_error(error, address) from error
+        self._silent.answered(address)
+        return reply
+
+    async def responds(self, address: str) -> bool:
+        """Whether a broker answers a trifle within PROBE_S; simultaneous callers share the try."""
+        return await asyncio.shield(self._probe(address))
+
+    def _probe(self, address: str) -> asyncio.Task[bool]:
+        task = self._probes.get(address)
+        if task is None:
+            task = self.tasks.spawn(self._try(address), name=f"probe {address}")
+            self._probes[address] = task
+        return task
+
+    async def _try(self, address: str) -> bool:
+        request = pb.MetadataRequest()  # names no topic: answered without a look into any store
+        try:
+            await self.ask(
+                address, lambda stub, limit: stub.Metadata(request, timeout=limit), PROBE_S
+            )
+        except OctavoError as error:
+            _log.info("broker %s does not answer: %s", address, error.cause)
+            self._silent.fell_silent(address)
+            return False
+        finally:
+            self._probes.pop(address, None)
+        return True
 
     async def ask_any(
         self, call: Call[T], timeout_s: float, attempt_s: float = ATTEMPT_TIMEOUT_S
@@ -344,9 +381,31 @@ class Cluster:
         """
         view = await self.refresh(topic)
         owner = view.owners[partition] if partition < view.partitions else ""
-        if owner and owner != avoid:
+        if owner and owner != avoid and owner not in self._silent:
             return owner
-        return await self._lookup(topic, partition)
+        owner = await self._lookup(topic, partition)
+        self._check_answers(owner, topic, partition)
+        return owner
+
+    def _check_answers(self, owner: str, topic: str, partition: int) -> None:
+        """Raise BrokerUnavailable for a broker that fell silent; a try on the side clears it."""
+        if owner in self._silent:
+            self._probe(owner)
+            raise BrokerUnavailable(f"{owner} should serve {topic}-{partition} and does not answer")
+
+    async def pause_search(self, error: OctavoError, backoff: Backoff) -> None:
+        """Wait before an owner is looked for again after `error`.
+
+        Short while somebody may take over every moment, at most SEARCHES_PER_S looks in all.
+        """
+        delay_s = backoff.next_s()
+        if isinstance(error, BrokerUnavailable | NotLeader):
+            delay_s = min(delay_s, SEARCH_PAUSE_S)
+        self._searching += 1
+        try:
+            await self.clock.sleep(max(delay_s, self._searching / SEARCHES_PER_S))
+        finally:
+            self._searching -= 1
 
     async def _lookup(self, topic: str, partition: int) -> str:
         request = pb.LookupRequest(topic=topic, partition=partition)
@@ -362,6 +421,7 @@ class Cluster:
                 if reply.owner_address:
                     return reply.owner_address
                 break
+            self._check_answers(reply.owner_address, topic, partition)
             reply = await self.ask(
                 reply.owner_address,
                 lambda stub, limit: stub.Lookup(request, timeout=limit),
@@ -372,8 +432,9 @@ class Cluster:
     async def owner(self, topic: str, partition: int) -> str:
         """The remembered owner, else `find_owner`."""
         view = self.views.get(topic)
-        if view is not None and partition < view.partitions and view.owners[partition]:
-            return view.owners[partition]
+        known = view.owners[partition] if view is not None and partition < view.partitions else ""
+        if known and known not in self._silent:
+            return known
         return await self.find_owner(topic, partition)
 
     def owner_is(self, topic: str, partition: int, address: str) -> None:

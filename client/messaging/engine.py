@@ -470,7 +470,7 @@ class ProducerEngine:
                 )
             except OctavoError as error:
                 _log.info("no owner of %s yet: %s", partition, error.cause)
-                await self.cluster.clock.sleep(backoff.next_s())
+                await self.cluster.pause_search(error, backoff)
                 continue
             now_s = self.cluster.clock.monotonic()
             self._act(self.core.owner_found(partition, owner, now_s), now_s)

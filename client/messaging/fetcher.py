@@ -15,6 +15,7 @@ from octavo.client.messaging.cluster import Cluster, FetchCall
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
+from octavo.client.messaging.progress import ProgressClock, until_silent
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
@@ -45,6 +46,9 @@ class _OwnerLoop:
         self.wake = asyncio.Event()
         self.call: FetchCall | None = None
         self.interrupted = False
+        self.progress = ProgressClock()
+        self.silent: OctavoError | None = None
+        """Why the stream was given up, until its reader saw it."""
 
 
 class Fetcher:
@@ -229,6 +233,19 @@ class Fetcher:
                 self._tasks.spawn(
                     self._owner_loop(address, self._owners[address]), name=f"fetch-{address}"
                 )
+                self._tasks.spawn(
+                    self._watch_silence(address, self._owners[address]), name=f"silence-{address}"
+                )
+
+    async def _watch_silence(self, address: str, owner: _OwnerLoop) -> None:
+        """Give the stream up whenever its broker owes a reply and fell silent."""
+        cluster = self._cluster
+        while True:
+            silent = await until_silent(address, owner.progress, cluster.clock, cluster.responds)
+            owner.progress.cleared()
+            if owner.call is not None:
+                owner.silent = silent
+                owner.call.cancel()
 
     async def _find_owner(self, reading: Reading) -> None:
         where = reading.where
@@ -249,7 +266,7 @@ class Fetcher:
                 except OctavoError as error:
                     reading.failures += 1
                     _log.info("no owner of %s yet: %s", where, error.cause)
-                    await self._cluster.clock.sleep(backoff.next_s())
+                    await self._cluster.pause_search(error, backoff)
         finally:
             reading.finding = False
         self._changed()
@@ -269,6 +286,7 @@ class Fetcher:
                 reply = await self._exchange(address, owner, plan)
             except OctavoError as error:
                 owner.call = None
+                owner.progress.cleared()
                 if owner.interrupted:
                     self._give_back(plan)
                     continue
@@ -320,9 +338,13 @@ class Fetcher:
             if owner.call is None:
                 owner.call = self._cluster.fetch_stream(address)
             call = owner.call
+            owner.silent = None
+            now_s = self._cluster.clock.monotonic()
+            owner.progress.asked(now_s, long_poll_s=plan.max_wait_ms / 1000)
             async with asyncio.timeout(limit_s):
                 await call.write(request)
                 reply = await call.read()
+            owner.progress.heard(self._cluster.clock.monotonic(), 1)
         except TimeoutError:
             raise RequestTimedOut(f"{address}: no fetch reply within {limit_s:g} s") from None
         except grpc.aio.AioRpcError as error:
@@ -330,6 +352,8 @@ class Fetcher:
         except asyncio.InvalidStateError:
             raise BrokerUnavailable(f"{address}: the fetch stream ended") from None
         except asyncio.CancelledError:
+            if owner.silent is not None and not _being_cancelled():
+                raise owner.silent from None
             if owner.interrupted and not _being_cancelled():
                 raise BrokerUnavailable(f"{address}: the fetch was interrupted") from None
             raise

@@ -14,6 +14,7 @@ import grpc
 
 from octavo.client.messaging.cluster import Cluster, ProduceCall
 from octavo.client.messaging.delivery import Send
+from octavo.client.messaging.progress import ProgressClock, until_silent
 from octavo.client.messaging.recent_sends import RecentSends
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
@@ -41,6 +42,7 @@ class ProduceLink:
         self.address = address
         self.messages_sent = 0
         self.recent = RecentSends()
+        self._progress = ProgressClock()
         self._cluster = cluster
         self._acks = acks
         self._on_acks = on_acks
@@ -55,6 +57,7 @@ class ProduceLink:
         """Queue one encoded batch."""
         self._outbox.append((send, payload))
         self.recent.sent(send.correlation, now_s)
+        self._progress.asked(now_s)
         self._queued.set()
 
     async def run(self) -> None:
@@ -64,6 +67,7 @@ class ProduceLink:
             error = await self._session()
             self._outbox.clear()
             self.recent.clear()
+            self._progress.cleared()
             self._queued.clear()
             self._on_lost(self.address, error)
 
@@ -72,16 +76,23 @@ class ProduceLink:
         call = self._call = self._cluster.produce_stream(self.address)
         reader = asyncio.ensure_future(self._read(call))
         writer = asyncio.ensure_future(self._write(call))
+        watcher = asyncio.ensure_future(self._silence())
+        # The reader knows the status of the RPC, the writer only that it ended.
+        tasks = (reader, writer, watcher)
         try:
-            done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            # The reader knows the status of the RPC, the writer only that it ended.
-            return (reader if reader in done else writer).result()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task for task in tasks if task in done).result()
         finally:
             self._call = None
             call.cancel()
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait((reader, writer))
+            await asyncio.wait(tasks)
+
+    async def _silence(self) -> OctavoError:
+        """Ends when the broker fell silent although it owes acknowledgements."""
+        cluster = self._cluster
+        return await until_silent(self.address, self._progress, cluster.clock, cluster.responds)
 
     async def _read(self, call: ProduceCall) -> OctavoError:
         try:
@@ -89,6 +100,7 @@ class ProduceLink:
                 reply = await call.read()
                 if not isinstance(reply, pb.ProduceReply):  # end of stream
                     return BrokerUnavailable(f"{self.address}: closed the produce stream")
+                self._progress.heard(self._cluster.clock.monotonic(), len(reply.acks))
                 for ack in reply.acks:
                     self.recent.answered(ack.correlation)
                 self._on_acks(reply.acks)

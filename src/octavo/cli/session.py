@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "localhost:7650"
 DEFAULT_TIMEOUT_S = 10.0
+PROXY_VARIABLE = "OCTAVO_USE_HTTP_PROXY"
+"""`true`: brokers are reached through the proxy of the environment (`http_proxy`)."""
 
 BootstrapOption = Annotated[
     str,
@@ -36,7 +39,10 @@ def connected(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Generator
     # Imported here and not above: the SDK loads gRPC, which `octavo --help` must not pay for.
     from octavo.client.messaging import Client
 
-    with Client(bootstrap) as client:
+    proxy = os.environ.get(PROXY_VARIABLE, "false").strip().lower()
+    if proxy not in ("true", "false"):
+        raise ConfigError(f"{PROXY_VARIABLE}={proxy!r} is not allowed", hint="true or false")
+    with Client(bootstrap, use_http_proxy=proxy == "true") as client:
         client.connect(timeout=timeout_s)
         yield client
 

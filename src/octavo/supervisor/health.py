@@ -5,13 +5,15 @@ from __future__ import annotations
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
+from octavo.proto.channels import open_channel
+
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
 
 
 async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
     """Whether the server at `address` answers SERVING within `timeout_s`."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with open_channel(address) as channel:
         check = channel.unary_unary(
             _CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

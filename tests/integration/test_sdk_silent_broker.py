@@ -1,0 +1,75 @@
+"""A broker that falls silent (frozen, or a half-open link) is left for the one that took over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from octavo import AsyncClient
+from octavo.client.messaging import progress
+from octavo.proto.channels import channel_options, server_options
+from tests.bookie_rig import until
+from tests.fake_broker import FakeCluster
+from tests.tcp_proxy import TcpProxy
+
+GIVE_UP_S = 20.0
+"""Below request_timeout_ms (30 s) and gRPC's own ping timeout (60 s)."""
+
+
+@pytest.fixture
+async def half_open(fake: FakeCluster) -> AsyncIterator[TcpProxy]:
+    """The first broker behind a link that can lose one direction."""
+    host, _, port = fake.brokers[0].address.rpartition(":")
+    proxy = await TcpProxy(host, int(port)).start()
+    fake.brokers[0].address = proxy.address
+    yield proxy
+    await proxy.close()
+
+
+async def test_open_streams_follow_the_partition_away_from_a_silent_owner(
+    fake: FakeCluster, half_open: TcpProxy
+) -> None:
+    async with (
+        AsyncClient(fake.bootstrap) as client,
+        client.producer(linger_ms=0) as producer,
+        client.reader("one", start="earliest") as reader,
+    ):
+        await producer.send("one", b"before")
+        assert (await anext(reader)).value == b"before"
+        half_open.hold_replies()
+        async with asyncio.timeout(GIVE_UP_S):
+            late = asyncio.ensure_future(producer.send("one", b"after"))
+            await asyncio.sleep(0)
+            fake.move("one", 0, 1)
+            assert (await late).offset >= 1
+            assert (await anext(reader)).value == b"after"
+        half_open.cut()
+
+
+async def test_a_slow_broker_is_not_left(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers the question on the side: batches stay where they are and are sent once."""
+    monkeypatch.setattr(progress, "SILENT_S", 0.05)
+    broker = fake.brokers[0]
+    async with AsyncClient(fake.bootstrap) as client, client.producer(linger_ms=0) as producer:
+        await producer.send("one", b"first")
+        asked = broker.metadata_requests
+        broker.faults.hold.clear()
+        slow = asyncio.ensure_future(producer.send("one", b"slow"))
+        async with asyncio.timeout(GIVE_UP_S):
+            await until(lambda: broker.metadata_requests >= asked + 3)
+        assert not slow.done()
+        broker.faults.hold.set()
+        assert (await slow).offset == 1
+        assert broker.produce_messages == 2
+
+
+def test_liveness_and_proxy_options_are_on_every_channel_and_server() -> None:
+    for options in (dict(channel_options()), dict(server_options())):
+        for name in ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms"):
+            assert 0 < options[f"grpc.{name}"] <= 2_000
+    assert dict(channel_options())["grpc.enable_http_proxy"] == 0
+    assert dict(channel_options(use_http_proxy=True))["grpc.enable_http_proxy"] == 1
