@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.faults import from_os_error
 from octavo.bookie.identity import (
     ACCEPT_HINT,
     COOKIE_FILE,
@@ -100,10 +101,16 @@ class Booter:
 
     async def boot(self, callbacks: Callbacks) -> Booted:
         """Open everything; raises StorageFailed with a cause and a hint when it must not serve."""
-        await asyncio.to_thread(self._data_dir.mkdir, parents=True, exist_ok=True)
-        lock = await asyncio.to_thread(DirectoryLock, self._data_dir)
+        try:
+            await asyncio.to_thread(self._data_dir.mkdir, parents=True, exist_ok=True)
+            lock = await asyncio.to_thread(DirectoryLock, self._data_dir)
+        except OSError as error:
+            raise from_os_error(f"the data folder {self._data_dir}", error) from error
         try:
             return await self._boot_locked(lock, callbacks)
+        except OSError as error:
+            lock.release()
+            raise from_os_error(f"the start in {self._data_dir} failed", error) from error
         except BaseException:
             lock.release()
             raise

@@ -35,7 +35,13 @@ from octavo.proto.bookie_wire import (
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from octavo.proto.framed import FramedConnection
 from octavo.runtime.checksum import Buffer, crc32c
-from octavo.runtime.errors import InvalidRequest, MessageTooLarge, OctavoError, WrongCluster
+from octavo.runtime.errors import (
+    InvalidRequest,
+    InvariantViolation,
+    MessageTooLarge,
+    OctavoError,
+    WrongCluster,
+)
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
@@ -262,6 +268,8 @@ class Session:
         async def run() -> None:
             try:
                 await work
+            except InvariantViolation:
+                raise  # the server stops: its state may be broken
             except OctavoError as error:
                 _log.error("request-failed", request=name, cause=str(error))
                 self._error(request_id, Status.EIO, error.cause)

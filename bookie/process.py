@@ -9,14 +9,15 @@ from octavo.bookie.server import BookieServer
 from octavo.metadata.connect import connect_store
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import DiskFailed, OctavoError
 from octavo.runtime.process import run_server
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.unexpected import EXIT_BROKEN, watch_loop
 
 EXIT_OK = 0
 EXIT_REFUSED = 1
 """Start-up was refused; the log says why and what to do."""
-EXIT_FAILED = 70
+EXIT_FAILED = EXIT_BROKEN
 """Fail-stop (B-8) or the id was taken (B-28)."""
 
 _log = get_logger("octavo.bookie.process")
@@ -48,23 +49,26 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
         _log.error("bookie-refused", cause=error.cause, hint=error.hint)
         return EXIT_REFUSED
     try:
-        return await _serve_with(
+        return await serve_with(
             BookieServer(config, store=store, clock=clock, entropy=entropy), stop
         )
     finally:
         await store.close()
 
 
-async def _serve_with(server: BookieServer, stop: asyncio.Event) -> int:
+async def serve_with(server: BookieServer, stop: asyncio.Event) -> int:
+    """Start a server and wait for `stop` or its failure; returns the exit code, whatever else goes
+    wrong while it stops."""
     ended = asyncio.Event()
     stopped = asyncio.ensure_future(_forward(stop, ended))
+    watch_loop(server.fail)
     server.failed.add_done_callback(lambda _: ended.set())
     try:
         try:
             await server.start()
         except OctavoError as error:
             _log.error("bookie-refused", cause=error.cause, hint=error.hint)
-            return EXIT_REFUSED
+            return EXIT_FAILED if isinstance(error, DiskFailed) else EXIT_REFUSED
         await ended.wait()
         return EXIT_FAILED if server.failed.done() else EXIT_OK
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable
 
 import octavo
 from octavo.bookie.admission import AdmissionDesk
@@ -68,7 +69,7 @@ class BookieServer:
         self._paths = Paths(root_of(config.metadata_url))
         self._gauge = SpaceGauge(config)
         self._tasks = TaskOwner("bookie", self._on_task_failure)
-        self._requests = TaskOwner("bookie-requests")
+        self._requests = TaskOwner("bookie-requests", self._on_task_failure)
         self._control = ControlServer(self._info)
         self._sessions: set[Session] = set()
         self._waiting: set[Session] = set()
@@ -147,7 +148,7 @@ class BookieServer:
             self._metadata, self._paths, clock=self._clock, entropy=self._entropy
         )
         booter = Booter(config, self._disk, cookies, clock=self._clock, entropy=self._entropy)
-        self._booted = await booter.boot(Callbacks(self._sink, self._fail, self._on_roll))
+        self._booted = await booter.boot(Callbacks(self._sink, self.fail, self._on_roll))
         self._assemble(self._booted)
         await self._measure_space()
         loop = asyncio.get_running_loop()
@@ -201,6 +202,7 @@ class BookieServer:
             desk=AdmissionDesk(catalog, self.member),
             clock=self._clock,
             on_disk_full=self._on_disk_full,
+            on_broken=self.fail,
         )
         self._index_writer = IndexWriter(
             booted.index,
@@ -209,7 +211,7 @@ class BookieServer:
             drop_retired=config.page_cache_bytes is not None,
             clock=self._clock,
             on_visible=self._on_visible,
-            on_failure=self._fail,
+            on_failure=self.fail,
         )
         self._index_writer.start()
         booted.journal.start()
@@ -239,7 +241,7 @@ class BookieServer:
             for session in waiting:
                 session.resume()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """B-8: fail-stop."""
         if not self.failed.done():
             _log.error("bookie-failed", cause=repr(error))
@@ -248,11 +250,11 @@ class BookieServer:
             session.connection.abort(StorageFailed(f"the bookie failed: {error}"))
 
     def _on_task_failure(self, name: str, error: BaseException) -> None:
-        self._fail(error)
+        self.fail(error)
 
     def _on_taken(self) -> None:
         """B-28: another process registered under our id; the loser exits."""
-        self._fail(IllegalStateError(f"another process serves as {self.config.bookie_id}"))
+        self.fail(IllegalStateError(f"another process serves as {self.config.bookie_id}"))
 
     def _on_roll(self, segment: int) -> None:
         self._rolled.set()
@@ -355,30 +357,41 @@ class BookieServer:
 
     async def stop(self) -> None:
         """Unregister, finish what was accepted, make it provable, close. Safe after a failed
-        start."""
+        start.
+
+        A step that fails is logged and does not keep the others from being done: nothing that was
+        acknowledged depends on a stop in good order.
+        """
         self._state = "stopping"
-        await self._control.set_serving(False)
-        await self._tasks.close()
+        await self._end("health", self._control.set_serving(False))
+        await self._end("tasks", self._tasks.close())
         if self._registrar is not None:
-            await self._registrar.close()
+            await self._end("registration", self._registrar.close())
         if self._listener is not None:
             self._listener.close()
-        if self._booted is not None:
-            await self._close_store(self._booted)
-        await self._requests.close()
+        booted = self._booted
+        if booted is not None:
+            await self._close_store(booted)
+        await self._end("requests", self._requests.close())
         for session in list(self._sessions):
             session.connection.close()
-        if self._booted is not None:
-            self._booted.lock.release()
+        if booted is not None:
+            booted.lock.release()
             self._booted = None
-        await self._control.stop()
+        await self._end("control", self._control.stop())
 
     async def _close_store(self, booted: Booted) -> None:
-        await asyncio.to_thread(booted.journal.stop)
+        await self._end("journal", asyncio.to_thread(booted.journal.stop))
         if self._index_writer is not None:
-            await asyncio.to_thread(self._index_writer.stop)
+            await self._end("index writer", asyncio.to_thread(self._index_writer.stop))
         if self._store is not None:
-            await self._store.close()
+            await self._end("store", self._store.close())
         if self._files is not None:
-            await asyncio.to_thread(self._files.close)
-        await asyncio.to_thread(booted.index.close)
+            await self._end("files", asyncio.to_thread(self._files.close))
+        await self._end("index", asyncio.to_thread(booted.index.close))
+
+    async def _end(self, what: str, step: Awaitable[object]) -> None:
+        try:
+            await step
+        except Exception as error:  # noqa: BLE001 - the other steps must be done
+            _log.error("stop-incomplete", part=what, cause=repr(error))

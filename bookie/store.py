@@ -35,7 +35,7 @@ from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import InvariantViolation, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
@@ -96,6 +96,7 @@ class BookieStore:
         desk: AdmissionDesk,
         clock: Clock,
         on_disk_full: Callable[[], None],
+        on_broken: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._tag = incarnation_tag(incarnation)
@@ -105,6 +106,7 @@ class BookieStore:
         self._desk = desk
         self._clock = clock
         self._on_disk_full = on_disk_full
+        self._on_broken = on_broken
         self._table = LedgerTable(config.ledgers_in_memory_max, self._tag)
         self._loading: dict[int, asyncio.Future[Ledger]] = {}
         self._looking: dict[tuple[int, int], asyncio.Future[None]] = {}
@@ -113,7 +115,7 @@ class BookieStore:
         """Ledger id → when the last request with undecided adds to it is settled."""
         self._reads = 0
         self._polls = 0
-        self._tasks = TaskOwner("bookie-store")
+        self._tasks = TaskOwner("bookie-store", self._on_task_failure)
         self._executor = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="reader")
         self.stats = StoreStats()
         self.writable = True
@@ -140,6 +142,11 @@ class BookieStore:
                 self._table.forget_pending(item.heads)
             for _, ledger_id, _ in item.controls:
                 self._table.by_id[ledger_id].pins -= 1
+
+    def _on_task_failure(self, name: str, error: BaseException) -> None:
+        """A load that failed was answered as EIO; anything unforeseen left a decision half done."""
+        if not isinstance(error, OctavoError) or isinstance(error, InvariantViolation):
+            self._on_broken(error)
 
     # --- ledger objects ---------------------------------------------------------------------
 
@@ -175,8 +182,23 @@ class BookieStore:
     ) -> None:
         """Store entries; `reply` is called once all of them are durable or refused.
 
-        `run`: the same entries back to back, if they lie so in memory; written as one piece.
+        `run`: the same entries back to back, if they lie so in memory; written as one piece. An
+        error in here leaves entries pending that nobody writes: fail-stop.
         """
+        try:
+            self._add(entries, nbytes, recovery, reply, run)
+        except Exception as error:
+            self._on_broken(error)
+            raise
+
+    def _add(
+        self,
+        entries: Sequence[Buffer],
+        nbytes: int,
+        recovery: bool,
+        reply: Reply,
+        run: Buffer | None,
+    ) -> None:
         count = len(entries)
         if not self._journal.has_room(count, nbytes, reserve=recovery):
             reply([Status.OVERLOADED] * count)
@@ -268,6 +290,8 @@ class BookieStore:
         for index in indexes:
             try:
                 await self._settle_one(settling, index, entries[index])
+            except InvariantViolation:
+                raise
             except OctavoError as error:
                 _log.error("add-undecided", cause=str(error))
                 settling.request.refuse(index, Status.EIO)

@@ -43,6 +43,7 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.unexpected import report_broken
 
 T = TypeVar("T")
 _log = get_logger("octavo.metadata.embedded")
@@ -132,6 +133,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         self._entropy = entropy or SystemEntropy()
         self._sessions: dict[int, _Session] = {}
         self._tasks = TaskOwner("embedded-metadata")
+        self._keeper = TaskOwner("embedded-metadata leases", report_broken)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-metadata")
         self._tree: SqliteTree | None = None
         self._server: grpc.aio.Server | None = None
@@ -158,7 +160,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         metastore_pb2_grpc.add_MetaStoreServicer_to_server(self, server)
         bound = server.add_insecure_port(f"{host}:{port}")
         await server.start()
-        self._tasks.spawn(self._sweep(), name="sweep")
+        self._keeper.spawn(self._sweep(), name="sweep")
         return bound
 
     async def stop(self) -> None:
@@ -172,6 +174,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
             self._server = None
+        await self._keeper.close()
         await self._tasks.close()
         if self._tree is not None:
             await self._in_thread(self._tree.close)
@@ -188,7 +191,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         """End the sessions of a client whose process is known to be dead: no lease to wait for."""
         dead = [s for s in self._sessions.values() if s.client_name == client_name]
         for session in dead:
-            await self._end(session, expired=True)
+            await self._end_or_later(session)
 
     # --- streams ----------------------------------------------------------------------------
 
@@ -364,12 +367,24 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
                     session.deadline_s += stalled_s
             for session in [s for s in self._sessions.values() if s.deadline_s <= now]:
                 _log.warning("session-expired", session_id=session.session_id)
-                await self._end(session, expired=True)
+                await self._end_or_later(session)
+
+    async def _end_or_later(self, session: _Session) -> None:
+        """End a session; when the disk refuses (full), the next sweep tries again."""
+        try:
+            await self._end(session, expired=True)
+        except sqlite3.Error as error:
+            session.deadline_s = self._clock.monotonic()
+            _log.error("session-not-ended", session_id=session.session_id, cause=str(error))
 
     async def _end(self, session: _Session, *, expired: bool) -> None:
         self._sessions.pop(session.session_id, None)
         stream, session.stream = session.stream, None
-        changed = await self._in_thread(lambda: self._open_tree.end_session(session.session_id))
+        try:
+            changed = await self._in_thread(lambda: self._open_tree.end_session(session.session_id))
+        except sqlite3.Error:
+            self._sessions[session.session_id] = session  # its ephemeral keys are still there
+            raise
         self._notify(changed)
         if expired and stream is not None:
             stream.send(wire.ServerMessage(expired=wire.Expired()))

@@ -81,6 +81,11 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.CorruptEntry: grpc.StatusCode.DATA_LOSS,
     e.MetadataCorrupt: grpc.StatusCode.DATA_LOSS,
     e.StorageFailed: grpc.StatusCode.INTERNAL,
+    e.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    e.StorageUnavailable: grpc.StatusCode.UNAVAILABLE,
+    e.StorageDamaged: grpc.StatusCode.DATA_LOSS,
+    e.HistoryInDoubt: grpc.StatusCode.DATA_LOSS,
+    e.DiskFailed: grpc.StatusCode.INTERNAL,
 }
 
 _BY_CODE: dict[str, type[OctavoError]] = {cls.code: cls for cls in all_error_classes()}

@@ -30,6 +30,7 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError, InvalidRequest, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.unexpected import report_broken
 from octavo.serving.admin import AdminService
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import TailCache
@@ -99,7 +100,7 @@ class BrokerServer:
             live_bookies=self._live_bookies,
             drop_topic=self._drop_topic,
         )
-        self._tasks = TaskOwner("broker")
+        self._tasks = TaskOwner("broker", report_broken)
         self._check_topics = asyncio.Event()
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None

@@ -10,13 +10,13 @@ ordinary items with DISK_FULL and the stream lives on (6.13).
 from __future__ import annotations
 
 import asyncio
-import errno
 import pathlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from octavo.bookie.faults import is_full
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.journal.segment import (
     BATCH_HEADER_BYTES,
@@ -216,8 +216,12 @@ class JournalWriter:
         for item in items:
             self.queued_records -= item.records
             self.queued_bytes -= item.nbytes
-        for item in items:
-            item.on_done(status)
+        try:
+            for item in items:
+                item.on_done(status)
+        except Exception as error:  # noqa: BLE001 - whatever a callback broke: fail-stop
+            # The items behind it stay unanswered; the failure drops their connections.
+            self._report_failure(error)
 
     def _report_failure(self, error: BaseException) -> None:
         self._failed = True
@@ -320,8 +324,8 @@ class JournalWriter:
         try:
             appender = self._disk.create(self._directory / segment_name(number), size)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise _NoSpaceError from error
+            if is_full(error):
+                raise _NoSpaceError(*error.args) from error
             raise
         appender.write([encoded])
         appender.sync()

@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 import rocksdict
 
+from octavo.bookie.faults import from_rocksdb
 from octavo.bookie.journal.item import CommittedGroup
 from octavo.bookie.journal.segment import FooterBuilder, Position, Record, RecordType
-from octavo.runtime.errors import StorageFailed, UnsupportedVersion
+from octavo.runtime.errors import UnsupportedVersion
 from octavo.runtime.invariant import invariant
 
 _ENTRY_KEY = struct.Struct(">cqq")
@@ -76,6 +77,7 @@ class EntryIndex:
     StorageFailed."""
 
     def __init__(self, path: pathlib.Path, write_buffer_bytes: int) -> None:
+        self._path = str(path)
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(write_buffer_bytes)
@@ -93,11 +95,14 @@ class EntryIndex:
         try:
             self._db = rocksdict.Rdict(str(path), options=options)
         except Exception as error:
-            raise StorageFailed(f"index {path} cannot be opened: {error}") from error
+            raise from_rocksdb("the index cannot be opened", str(path), error) from error
 
     def close(self) -> None:
         """Flush and close."""
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            raise from_rocksdb("closing the index failed", self._path, error) from error
 
     # --- reads ------------------------------------------------------------------------------
 
@@ -105,7 +110,7 @@ class EntryIndex:
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
-            raise StorageFailed(f"index read failed: {error}") from error
+            raise from_rocksdb("an index read failed", self._path, error) from error
         return value
 
     def _scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -122,7 +127,7 @@ class EntryIndex:
                 iterator.next()
             iterator.status()
         except Exception as error:
-            raise StorageFailed(f"index scan failed: {error}") from error
+            raise from_rocksdb("an index scan failed", self._path, error) from error
 
     def mark(self, stream: int) -> Position | None:
         """Position up to which the index holds every record of the stream."""
@@ -189,14 +194,14 @@ class EntryIndex:
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:
-            raise StorageFailed(f"index write failed: {error}") from error
+            raise from_rocksdb("an index write failed", self._path, error) from error
 
     def flush(self) -> None:
         """Make everything applied so far survive a crash (blocking)."""
         try:
             self._db.flush(True)
         except Exception as error:
-            raise StorageFailed(f"index flush failed: {error}") from error
+            raise from_rocksdb("an index flush failed", self._path, error) from error
 
 
 class IndexApplier:

@@ -159,7 +159,14 @@ class IndexWriter:
             return
         self._applier.commit(groups[-1].mark)
         self._dirty = True
-        self._call_loop(self._on_visible, [item for group in groups for item in group.items])
+        self._call_loop(self._visible, [item for group in groups for item in group.items])
+
+    def _visible(self, items: list[JournalItem]) -> None:
+        """On the loop. What a callback left half done must not be served from: fail-stop."""
+        try:
+            self._on_visible(items)
+        except Exception as error:  # noqa: BLE001 - whatever it was
+            self._on_failure(error)
 
     def _flush(self) -> None:
         """B-11: a flush in time bounds what a boot must replay."""

@@ -21,7 +21,10 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
     └── Fatal                                  the handle or client cannot go on
         ├── Fenced, LedgerConflict, OutOfOrderSequence, InvalidProducerEpoch, DeliveryFailed
-        ├── NoSuchLedger, NoSuchEntry, CorruptEntry, MetadataCorrupt, StorageFailed, ProducerClosed
+        ├── NoSuchLedger, NoSuchEntry, CorruptEntry, MetadataCorrupt, ProducerClosed
+        └── StorageFailed
+            ├── StorageFull, StorageUnavailable         nothing is lost; free space, or mend access
+            └── StorageDamaged, HistoryInDoubt, DiskFailed
 
 Every instance has `code` (stable reason string), `retriable`, `cause` (one line: what happened) and
 `hint` (one line: what to do), as ruled by spec/interface.md U6 and spec groups §18.
@@ -438,9 +441,41 @@ class MetadataCorrupt(Fatal):
 
 
 class StorageFailed(Fatal):
-    """The disk failed a write or sync; the process must stop (B-8)."""
+    """The store of a bookie cannot be used."""
 
     code = "STORAGE_FAILED"
+
+
+class StorageFull(StorageFailed):
+    """No space is left (or a quota is used up); nothing is lost (6.13)."""
+
+    code = "STORAGE_FULL"
+    default_hint = "free space on this file system; nothing is lost"
+
+
+class StorageUnavailable(StorageFailed):
+    """A file cannot be opened or locked now; nothing is known to be lost."""
+
+    code = "STORAGE_UNAVAILABLE"
+
+
+class StorageDamaged(StorageFailed):
+    """A file holds something else than was written to it; this is not "absent" (R2)."""
+
+    code = "STORAGE_DAMAGED"
+
+
+class HistoryInDoubt(StorageFailed):
+    """What was acknowledged may be missing (B-23); nothing is served under this incarnation."""
+
+    code = "HISTORY_IN_DOUBT"
+
+
+class DiskFailed(StorageFailed):
+    """The disk failed a read, write or sync; nothing is acknowledged after it (B-8)."""
+
+    code = "DISK_FAILED"
+    default_hint = "look at the kernel's log and the disk's health; what was acknowledged is kept"
 
 
 def all_error_classes() -> list[type[OctavoError]]:

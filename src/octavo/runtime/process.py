@@ -13,6 +13,7 @@ from typing import Any
 import uvloop
 
 from octavo.runtime.malloc import tune_malloc
+from octavo.runtime.unexpected import end_process, watch_loop
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while another wants it; Python's own 5 ms is longer
@@ -43,11 +44,13 @@ def die_with_parent() -> None:
 def run_server(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main(stop)` on uvloop; SIGTERM and SIGINT set `stop`, a second one is not needed.
 
-    Returns what `main` returns: the exit code.
+    Returns what `main` returns: the exit code. An error that nobody caught is logged, and ends the
+    process at once when its state may be broken, unless `main` watches the loop by itself.
     """
 
     async def body() -> int:
         stop = asyncio.Event()
+        watch_loop(end_process)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)

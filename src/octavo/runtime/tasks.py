@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from octavo.runtime.errors import InvariantViolation
+from octavo.runtime.unexpected import report_broken
+
 _log = logging.getLogger("octavo.tasks")
 
 OnFailure = Callable[[str, BaseException], None]
@@ -16,7 +19,8 @@ class TaskOwner:
     """Owns background tasks of one component and ends them with it.
 
     A task that fails is logged and reported to `on_failure(name, error)`; it is never silently
-    dropped. `close()` cancels what still runs and waits for it; it may be called more than once.
+    dropped. Without `on_failure` a broken promise of our own goes to the loop's watcher, which ends
+    a server. `close()` cancels what still runs and waits for it; it may be called more than once.
     """
 
     def __init__(self, name: str, on_failure: OnFailure | None = None) -> None:
@@ -48,6 +52,8 @@ class TaskOwner:
         _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
         if self._on_failure is not None:
             self._on_failure(task.get_name(), error)
+        elif isinstance(error, InvariantViolation):
+            report_broken(task.get_name(), error)
 
     async def close(self) -> None:
         """Cancel every task and wait until all have ended."""

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import InvariantViolation, OctavoError
 from octavo.runtime.invariant import invariant
 from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.unexpected import watch_loop
 from octavo.supervisor.cluster_file import ClusterFile
 from octavo.supervisor.spec import ClusterSpec
 from octavo.supervisor.supervisor import ClusterEvent, Supervisor
@@ -32,8 +33,19 @@ async def serve(
     on_up: Callable[[ClusterFile], None],
     control: bool = False,
 ) -> None:
-    """Run the cluster until told to stop. Raises what kept it from starting."""
+    """Run the cluster until told to stop.
+
+    Raises what kept it from starting, and what broke the metadata server that lives in here: its
+    children are stopped in good order, they are processes of their own.
+    """
     stop = asyncio.Event()
+    broken: list[BaseException] = []
+
+    def on_broken(error: BaseException) -> None:
+        broken.append(error)
+        stop.set()
+
+    watch_loop(on_broken)
     loop = asyncio.get_running_loop()
     supervisor = Supervisor(spec, clock=SystemClock(), entropy=SystemEntropy(), on_event=on_event)
     tasks = TaskOwner("serve")
@@ -47,6 +59,8 @@ async def serve(
         if control:
             tasks.spawn(_obey(supervisor, stop), name="control")
         await stop.wait()
+        if broken:
+            raise InvariantViolation(f"the supervisor failed: {broken[0]!r}") from broken[0]
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
         await tasks.close()
