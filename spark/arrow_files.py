@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from octavo.proto import batch as batches
 from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
+from octavo.spark.checked_file import BlockDigest, CheckedFile, FileChecks
 from octavo.spark.columns import (
     EXPORTED,
     arrow_schema,
@@ -30,6 +31,7 @@ from octavo.spark.columns import (
     slice_offsets,
     to_columns,
 )
+from octavo.spark.layout import control_folder, data_file, folder_of
 from octavo.spark.log_view import StoredBatch
 from octavo.spark.manifest import FileEntry
 from octavo.spark.tree import LocalTree
@@ -83,12 +85,13 @@ class Rebatcher:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file that keeps the SHA-256 of what was written to it."""
+    """A file that keeps the SHA-256 and the block checksums of what was written to it."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
         self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115 (closed in close)
         self.digest = hashlib.sha256()
+        self.blocks = BlockDigest()
 
     def writable(self) -> bool:
         return True
@@ -97,6 +100,7 @@ class _HashingFile(io.RawIOBase):
         """Append a buffer."""
         view = memoryview(data)
         self.digest.update(view)
+        self.blocks.update(view)
         return self._file.write(view)
 
     def tell(self) -> int:
@@ -148,7 +152,8 @@ class LedgerExporter:
         self._partition = partition
         self._codec = codec
         self._format = fmt
-        self._folder = f"partition={partition}"
+        self._folder = folder_of(topic)
+        self._scratch = control_folder(topic)
         self._rebatcher = Rebatcher()
         self._ledgers: list[int] = []  # begun and not yet named by a file that has ended
         self._schema_id = 0
@@ -211,13 +216,18 @@ class LedgerExporter:
             self._close_file(now)
 
     def _start_file(self) -> _OpenFile:
-        self._tree.make_folder(self._folder)
-        path = self._tree.temporary(self._folder)
+        for folder in (self._folder, self._scratch):
+            self._tree.make_folder(folder)
+        path = self._tree.temporary(self._scratch)
         sink = _HashingFile(path)
         writer: pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
         if self._format == "parquet":
             writer = pq.ParquetWriter(
-                cast("BinaryIO", sink), _SCHEMA, compression=self._codec, version="2.6"
+                cast("BinaryIO", sink),
+                _SCHEMA,
+                compression=self._codec,
+                version="2.6",
+                write_page_checksum=True,  # for readers that do not know our manifest
             )
         else:
             options = pa.ipc.IpcWriteOptions(compression=_ipc_codec(self._codec))
@@ -238,9 +248,9 @@ class LedgerExporter:
         ledgers = list(dict.fromkeys([*now.ledgers, *self._ledgers]))
         self._ledgers = ledgers[-1:]
         digest = now.sink.digest.hexdigest()
-        name = f"{now.first:020d}-{now.last:020d}-{ledgers[0]}-{digest[:8]}.{self._format}"
+        name = data_file(self._partition, now.first, now.last, ledgers[0], digest, self._format)
         entry = FileEntry(
-            file=f"{self._folder}/{name}",
+            file=name,
             partition=self._partition,
             ledgers=tuple(ledgers),
             first=now.first,
@@ -253,11 +263,12 @@ class LedgerExporter:
             sha256=digest,
             schema_id=now.schema_id,
             codec=self._codec,
+            block_crcs=now.sink.blocks.finish(),
         )
         try:
             self._tree.sync(now.path)
             verify_file(now.path, entry)
-            self._tree.publish(now.path, entry.file)
+            self._tree.publish(now.path, f"{self._folder}/{entry.file}")
         except BaseException:
             self._tree.discard(now.path)
             raise
@@ -270,6 +281,17 @@ def _ipc_codec(codec: str) -> pa.Codec | None:
     return pa.Codec(codec, compression_level=_ZSTD_LEVEL) if codec == "zstd" else pa.Codec(codec)
 
 
+def checks_of(entry: FileEntry) -> FileChecks:
+    """What a reader needs to check a file of the manifest."""
+    return FileChecks(entry.bytes, entry.rows, entry.block_crcs)
+
+
+def check_bytes(path: pathlib.Path, entry: FileEntry) -> None:
+    """Compare size and every block of a file with the manifest; raises StorageFailed."""
+    with CheckedFile(path, checks_of(entry)) as file:
+        file.check_all()
+
+
 def verify_file(path: pathlib.Path, entry: FileEntry) -> None:
     """Read a file back and compare it with its manifest entry; raises StorageFailed."""
     with open(path, "rb") as file:
@@ -278,7 +300,7 @@ def verify_file(path: pathlib.Path, entry: FileEntry) -> None:
         raise StorageFailed(f"{entry.file} reads back with another SHA-256 than was written")
     rows, last = 0, entry.first - 1
     fmt = entry.file.rpartition(".")[2]
-    for part in read_file(path, ("offset",), fmt=fmt):
+    for part in read_file(path, ("offset",), checks=checks_of(entry), fmt=fmt):
         offsets = part.column("offset")
         smallest_step = cast("int | None", pc.min(pc.pairwise_diff(offsets)).as_py())
         if int_at(offsets, 0) <= last or (smallest_step is not None and smallest_step < 1):
@@ -298,48 +320,51 @@ def read_file(
     first: int | None = None,
     end: int | None = None,
     *,
+    checks: FileChecks,
     fmt: str = "arrow",
 ) -> Iterator[pa.RecordBatch]:
     """Record batches with the named columns; only offsets in [first, end) when those are given.
 
-    Raises StorageFailed when the file is gone or is not what its name says.
+    Raises StorageFailed naming the file when it is gone, has another size or content than was
+    written (`CheckedFile`), or gives another number of rows.
     """
-    try:
-        if fmt == "parquet":
-            yield from _read_parquet(path, columns, first, end)
-        else:
-            yield from _read_ipc(path, columns, first, end)
-    except FileNotFoundError as error:
-        raise StorageFailed(
-            f"exported file {path} is gone",
-            hint="files are kept for 4 hours after their removal: plan again with a new load()",
-        ) from error
-    except pa.ArrowInvalid as error:
-        raise StorageFailed(f"exported file {path} cannot be read: {error}") from error
+    whole = first is None and end is None
+    seen = 0
+    with CheckedFile(path, checks) as file:
+        read = _read_parquet if fmt == "parquet" else _read_ipc
+        try:
+            for rows in read(file, columns, first, end):
+                seen += rows.num_rows
+                yield rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            # Its bytes are what we wrote, so this is a file that this pyarrow cannot read.
+            raise StorageFailed(f"exported file {path} cannot be read: {error}") from error
+    if whole and seen != checks.rows:
+        raise StorageFailed(f"exported file {path} has {seen} rows, written were {checks.rows}")
 
 
 def _read_ipc(
-    path: pathlib.Path, columns: Sequence[str], first: int | None, end: int | None
+    file: CheckedFile, columns: Sequence[str], first: int | None, end: int | None
 ) -> Iterator[pa.RecordBatch]:
     bounded = first is not None or end is not None
-    with pa.memory_map(str(path)) as source:
-        schema = pa.ipc.open_file(source).schema
-        need = dict.fromkeys([*columns, "offset"] if bounded else columns)
-        reader = _open_ipc(source, schema, tuple(need))
-        start = _first_batch(_open_ipc(source, schema, ("offset",)), first) if first else 0
-        for index in range(start, reader.num_record_batches):
-            rows = reader.get_batch(index)
-            if bounded:
-                offsets = rows.column("offset")
-                if end is not None and int_at(offsets, 0) >= end:
-                    return
-                rows = _within(rows, first, end)
-            if rows.num_rows:
-                yield rows.select(list(columns))
+    source = pa.PythonFile(file, mode="r")
+    schema = pa.ipc.open_file(source).schema
+    need = dict.fromkeys([*columns, "offset"] if bounded else columns)
+    reader = _open_ipc(source, schema, tuple(need))
+    start = _first_batch(_open_ipc(source, schema, ("offset",)), first) if first else 0
+    for index in range(start, reader.num_record_batches):
+        rows = reader.get_batch(index)
+        if bounded:
+            offsets = rows.column("offset")
+            if end is not None and int_at(offsets, 0) >= end:
+                return
+            rows = _within(rows, first, end)
+        if rows.num_rows:
+            yield rows.select(list(columns))
 
 
 def _open_ipc(
-    source: pa.MemoryMappedFile, schema: pa.Schema, names: Sequence[str]
+    source: pa.PythonFile, schema: pa.Schema, names: Sequence[str]
 ) -> pa.ipc.RecordBatchFileReader:
     fields = sorted(schema.get_field_index(name) for name in names)
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
@@ -360,12 +385,12 @@ def _first_batch(reader: pa.ipc.RecordBatchFileReader, first: int) -> int:
 
 
 def _read_parquet(
-    path: pathlib.Path, columns: Sequence[str], first: int | None, end: int | None
+    file: CheckedFile, columns: Sequence[str], first: int | None, end: int | None
 ) -> Iterator[pa.RecordBatch]:
     bounded = first is not None or end is not None
     need = list(dict.fromkeys([*columns, "offset"] if bounded else columns))
-    with pq.ParquetFile(path, memory_map=True) as file:
-        for rows in file.iter_batches(batch_size=BATCH_ROWS, columns=need, use_threads=False):
+    with pq.ParquetFile(cast("BinaryIO", file)) as parquet:
+        for rows in parquet.iter_batches(batch_size=BATCH_ROWS, columns=need, use_threads=False):
             kept = _within(rows, first, end) if bounded else rows
             if kept.num_rows:
                 yield kept.select(list(columns)).cast(arrow_schema(columns))

@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from octavo.spark.arrow_files import check_codec
+from octavo.spark.export_repair import OnChecked
 from octavo.spark.export_run import ExportProgress, ExportReport, OnProgress, export_log
 from octavo.spark.live import cluster_log
 
@@ -20,16 +21,29 @@ async def export_topic_async(
     codec: str = "zstd",
     fmt: str = "arrow",
     progress: OnProgress | None = None,
+    verify: bool = False,
+    checked: OnChecked | None = None,
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that the folder `to` does not hold yet.
 
-    Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps
-    what was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable,
-    ConfigError (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
+    Files appear below `to`/`topic`; a run with nothing new changes nothing. `verify` reads every
+    exported file, tells `checked` of each, and damaged ones are written again from their ledgers.
+    Cancelling it keeps what was published and removes unfinished files. Raises UnknownTopic,
+    BrokerUnavailable, ConfigError (codec, format, or the folder holds another topic), ReadUnknown
+    and StorageFailed.
     """
     check_codec(codec, fmt)
     async with cluster_log(bootstrap) as source:
-        return await export_log(source, topic, to, codec=codec, fmt=fmt, progress=progress)
+        return await export_log(
+            source,
+            topic,
+            to,
+            codec=codec,
+            fmt=fmt,
+            progress=progress,
+            verify=verify,
+            checked=checked,
+        )
 
 
 def export_topic(
@@ -40,8 +54,19 @@ def export_topic(
     codec: str = "zstd",
     fmt: str = "arrow",
     progress: OnProgress | None = None,
+    verify: bool = False,
+    checked: OnChecked | None = None,
 ) -> ExportReport:
     """`export_topic_async` for ordinary code; blocks until done, Ctrl-C stops it."""
     return asyncio.run(
-        export_topic_async(bootstrap, topic, to, codec=codec, fmt=fmt, progress=progress)
+        export_topic_async(
+            bootstrap,
+            topic,
+            to,
+            codec=codec,
+            fmt=fmt,
+            progress=progress,
+            verify=verify,
+            checked=checked,
+        )
     )

@@ -3,7 +3,8 @@
 A run describes the topic, compares it with the manifest, and copies what is missing: per
 partition in offset order, partitions in parallel. Each group of ledgers is written, verified and
 renamed before one manifest version names its files. Stopping anywhere loses at most the work on
-unfinished groups; a run with nothing new changes nothing.
+unfinished groups; a run with nothing new changes nothing. Files that are gone or damaged are
+written again from their ledgers first (`octavo.spark.export_repair`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from octavo.runtime.errors import CorruptEntry, VersionConflict
 from octavo.spark.arrow_files import LedgerExporter, check_codec
 from octavo.spark.columns import EXPORTED, arrow_schema
 from octavo.spark.export_plan import Group, PartitionPlan, plan_partition
+from octavo.spark.export_repair import OnChecked, damaged_files, repair_group, sharing
+from octavo.spark.layout import control_folder, folder_of, is_data_file
 from octavo.spark.log_view import LogSource, PartitionLog, Segment, StoredBatch, TopicLog
 from octavo.spark.manifest import FOLDER, Change, ExportInfo, FileEntry, Manifest, ManifestState
 from octavo.spark.tree import LocalTree
@@ -62,6 +65,10 @@ class ExportReport:
     """Ledgers not exported because they are still open; `admin.roll()` closes them."""
     lost: tuple[tuple[int, int, int], ...] = ()
     """(partition, first, end): offsets that retention removed before any export."""
+    damaged: tuple[str, ...] = ()
+    """Files found gone or damaged in this run."""
+    unrepaired: tuple[str, ...] = ()
+    """Those of them that could not be written again, for their ledgers are gone."""
     manifest_version: int = 0
 
 
@@ -73,17 +80,21 @@ async def export_log(
     codec: str = "zstd",
     fmt: str = "arrow",
     progress: OnProgress | None = None,
+    verify: bool = False,
+    checked: OnChecked | None = None,
     tree: LocalTree | None = None,
 ) -> ExportReport:
-    """Copy the closed ledgers of `topic` that `to` does not hold yet.
+    """Copy the closed ledgers of `topic` that `to` does not hold yet, and mend what is damaged.
 
-    Cancellation keeps published groups and removes unfinished files. Raises ConfigError (codec,
-    format, or `to` holds another topic), CorruptBatch, CorruptEntry and whatever `source` raises.
+    Every run looks at the sizes of the exported files; `verify` reads all their bytes and tells
+    `checked` of each file. Cancellation keeps published groups and removes unfinished files.
+    Raises ConfigError (codec, format, or `to` holds another topic), CorruptBatch, CorruptEntry and
+    whatever `source` raises.
     """
     check_codec(codec, fmt)
     log = await source.describe(topic)
-    place = tree or LocalTree(os.path.join(os.fspath(to), topic))
-    manifest = Manifest(place)
+    place = tree or LocalTree(to)
+    manifest = Manifest(place, topic)
     manifest.create(
         ExportInfo(
             topic=topic,
@@ -95,6 +106,7 @@ async def export_log(
         )
     )
     run = _Run(source, log, place, manifest, codec, fmt, progress)
+    await run.mend(verify, checked)
     return await run.all_partitions()
 
 
@@ -124,6 +136,42 @@ class _Run:
         self._files: list[FileEntry] = []
         self._lost: list[tuple[int, int, int]] = []
         self._open_ledgers = 0
+        self._damaged: list[str] = []
+        self._unrepaired: list[str] = []
+
+    async def mend(self, verify: bool, checked: OnChecked | None) -> None:
+        """Write damaged files again from their ledgers, as far as these exist."""
+        state = self._manifest.load()
+
+        def look() -> list[FileEntry]:
+            return damaged_files(self._tree, self._log.topic, state, deep=verify, tell=checked)
+
+        damaged = await in_thread(look)
+        self._damaged = [entry.file for entry in damaged]
+        mended: set[str] = set()
+        for entry in damaged:
+            if entry.file in mended:
+                continue
+            together = sharing(state.files.values(), entry)
+            mended.update(other.file for other in together)
+            group = repair_group(self._log.partitions.get(entry.partition), together)
+            if group is None:
+                self._unrepaired += [e.file for e in together if e.file in self._damaged]
+            else:
+                self._replace(together, await self._write(group))
+
+    def _replace(self, old: Sequence[FileEntry], new: Sequence[FileEntry]) -> None:
+        """Publish the rewritten files; the same rows mostly have the same names, then none is."""
+        if list(old) == list(new):
+            return
+        names = {entry.file for entry in old}
+
+        def decide(state: ManifestState) -> Change | None:
+            if not names <= state.files.keys():
+                return None  # somebody else replaced them meanwhile
+            return Change(add=tuple(new), remove=tuple(sorted(names)))
+
+        self._manifest.publish(decide)
 
     async def all_partitions(self) -> ExportReport:
         state = self._manifest.load()
@@ -143,13 +191,15 @@ class _Run:
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,
-            root=str(self._tree.root),
+            root=str(self._tree.path(folder_of(self._log.topic))),
             files=tuple(entry.file for entry in entries),
             rows=sum(entry.rows for entry in entries),
             bytes=sum(entry.bytes for entry in entries),
             ledgers=len({ledger for entry in entries for ledger in entry.ledgers}),
             open_ledgers=self._open_ledgers,
             lost=tuple(sorted(self._lost)),
+            damaged=tuple(self._damaged),
+            unrepaired=tuple(self._unrepaired),
             manifest_version=self._manifest.load().version,
         )
 
@@ -230,15 +280,19 @@ class _Run:
             )
 
     def _sweep(self) -> None:
-        """Remove what nobody can own any more: old temporary files and files no version names."""
+        """Remove what nobody can own any more: old temporary files and files no version names.
+
+        Of the data folder only files with names of ours are looked at: others are not ours.
+        """
         state = self._manifest.load()
-        keep = {*state.files, *state.recently_removed(self._tree)}
-        for folder in ("", FOLDER):
-            keep.update(os.path.join(folder, name) for name in self._tree.names(folder))
-        for folder in ("", FOLDER, *(f"partition={p}" for p in self._log.partitions)):
-            for name in self._tree.abandoned(folder):
-                if os.path.join(folder, name) not in keep:
-                    self._tree.discard(self._tree.path(os.path.join(folder, name)))
+        keep = {*state.files, *self._manifest.recently_removed(state)}
+        data, control = folder_of(self._log.topic), control_folder(self._log.topic)
+        old = [(data, n) for n in self._tree.abandoned(data) if is_data_file(n) and n not in keep]
+        for folder in (control, f"{control}/{FOLDER}"):
+            visible = set(self._tree.names(folder))
+            old += [(folder, n) for n in self._tree.abandoned(folder) if n not in visible]
+        for folder, name in old:
+            self._tree.discard(self._tree.path(f"{folder}/{name}"))
 
 
 async def in_thread(call: Callable[..., T], *args: object) -> T:

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from octavo.runtime.errors import ConfigError, UnknownTopic
+from octavo.spark.layout import CONTROL, topic_of
 from octavo.spark.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
 from octavo.spark.options import ReadOptions
 from octavo.spark.tree import LocalTree
@@ -45,17 +46,15 @@ def exported_topics(options: ReadOptions) -> dict[str, ExportedTopic]:
     if options.path is None:
         return {}
     root = root_of(options.path)
-    if os.path.exists(os.path.join(root, EXPORT_FILE)):
-        raise ConfigError(
-            f"option path: {root} is the folder of one topic",
-            hint=f"use .option('path', {os.path.dirname(root)!r}) and subscribe to the topic",
-            option="path",
-        )
+    tree = LocalTree(root)
+    folders = tree.names(CONTROL)
+    if not folders:
+        _refuse_topic_folder(root)
     found: dict[str, ExportedTopic] = {}
-    for name in LocalTree(root).names(""):
+    for name in map(topic_of, folders):
         if not options.wants(name):
             continue
-        manifest = Manifest(LocalTree(os.path.join(root, name)))
+        manifest = Manifest(tree, name)
         info = manifest.info()
         if info is not None:
             found[name] = ExportedTopic(info, manifest.load())
@@ -66,3 +65,14 @@ def exported_topics(options: ReadOptions) -> dict[str, ExportedTopic]:
             hint=f"run `octavo export {missing[0]} --to {root}`",
         )
     return found
+
+
+def _refuse_topic_folder(root: str) -> None:
+    """Raise ConfigError when `root` is the folder of one topic below a root."""
+    above, name = os.path.split(root)
+    if os.path.exists(os.path.join(above, CONTROL, name, EXPORT_FILE)):
+        raise ConfigError(
+            f"option path: {root} is the folder of one topic",
+            hint=f"use .option('path', {above!r}) and subscribe to the topic",
+            option="path",
+        )

@@ -1,12 +1,17 @@
 """The manifest of an exported topic: which files exist, one version at a time (spec/spark.md §5).
 
-    _export.json                        what this tree is; created once
+Below the topic's control folder (`octavo.spark.layout`):
+
+    _export.json                        what this export is; created once
     _manifest/<version:020d>.json       {"token", "add", "remove"}, created exclusively
     _manifest/checkpoint-<version>.json the whole state after that version, every 100 versions
 
 A version exists or it does not: it is created with `link`, whose loser re-reads and decides anew.
 The state is the sum of all versions and nothing else; data files that no version names do not
 exist for any reader. Checkpoints are a shortcut: a reader may ignore them and get the same state.
+
+Every file is a JSON object with a `crc32c` over its other fields, in `json.dumps` form with sorted
+keys and no spaces: a damaged file is refused by name and never believed (P8).
 """
 
 from __future__ import annotations
@@ -17,13 +22,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
 
+from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion, VersionConflict
 from octavo.runtime.invariant import invariant
+from octavo.spark.layout import control_folder, folder_of
 from octavo.spark.tree import LocalTree
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FOLDER = "_manifest"
 EXPORT_FILE = "_export.json"
+_CRC_FIELD = "crc32c"
 CHECKPOINT_EVERY = 100
 RACES_MAX = 1000
 """Lost races before giving up; each one means that another exporter made progress."""
@@ -46,6 +54,8 @@ class FileEntry:
     sha256: str
     schema_id: int
     codec: str
+    block_crcs: str
+    """See `octavo.spark.checked_file.FileChecks`."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +87,6 @@ class ManifestState:
     files: Mapping[str, FileEntry] = field(default_factory=dict[str, FileEntry])
     removed: Mapping[str, int] = field(default_factory=dict[str, int])
     """Files that were removed, and the version that did it."""
-
-    def recently_removed(self, tree: LocalTree) -> frozenset[str]:
-        """Removed files that running queries may still read: kept for the grace time (§3)."""
-        recent = {v for v in self.removed.values() if not tree.is_old(_version_name(v))}
-        return frozenset(name for name, version in self.removed.items() if version in recent)
 
     def of_partition(self, partition: int) -> list[FileEntry]:
         """The partition's files in offset order."""
@@ -124,52 +129,64 @@ class ManifestState:
 
 
 class Manifest:
-    """Reads and extends the manifest of one topic's tree."""
+    """Reads and extends the manifest of one topic below an export root."""
 
-    def __init__(self, tree: LocalTree) -> None:
+    def __init__(self, tree: LocalTree, topic: str) -> None:
         self._tree = tree
+        self._data = folder_of(topic)
+        self._control = control_folder(topic)
+        self._folder = f"{self._control}/{FOLDER}"
+        self._info_file = f"{self._control}/{EXPORT_FILE}"
         self._state = ManifestState()
+
+    def recently_removed(self, state: ManifestState) -> frozenset[str]:
+        """Removed files that running queries may still read: kept for the grace time (§3)."""
+        recent = {v for v in state.removed.values() if not self._tree.is_old(self._version_name(v))}
+        return frozenset(name for name, version in state.removed.items() if version in recent)
 
     def info(self) -> ExportInfo | None:
         """What `_export.json` says; None when the tree does not exist yet."""
-        data = self._tree.read(EXPORT_FILE)
-        return None if data is None else _parse_info(data)
+        data = self._tree.read(self._info_file)
+        return None if data is None else _parse_info(data, str(self._tree.path(self._info_file)))
 
     def create(self, wanted: ExportInfo) -> ExportInfo:
         """Create the tree unless it exists; raises ConfigError when it is another topic's."""
-        data = json.dumps(asdict(wanted), indent=1, sort_keys=True).encode()
+        data = _sealed(asdict(wanted))
+        place = self._tree.path(self._data)
         if self.info() is None:
-            foreign = [name for name in self._tree.names("") if name != EXPORT_FILE]
+            foreign = self._tree.names(self._data)
             if foreign and self.info() is None:
                 raise ConfigError(
-                    f"{self._tree.root} holds {foreign[0]!r} and is no export of Octavo",
+                    f"{place} holds {foreign[0]!r} and is no export of Octavo",
                     hint="choose an empty or new folder",
                 )
-            self._tree.make_folder("")
-            self._tree.create_exclusive(EXPORT_FILE, data)
-        self._tree.make_folder(FOLDER)
+            self._tree.make_folder(self._control)
+            self._tree.create_exclusive(self._info_file, data)
+        self._tree.make_folder(self._folder)
         found = self.info()
-        invariant(found is not None, f"{EXPORT_FILE} vanished after it was created")
+        invariant(found is not None, f"{self._info_file} vanished after it was created")
         found = cast("ExportInfo", found)
         for name in ("topic", "topic_id", "format"):
             have, want = getattr(found, name), getattr(wanted, name)
             if have != want:
                 raise ConfigError(
-                    f"{self._tree.root} is an export of {name} {have!r}, not {want!r}",
+                    f"{place} is an export of {name} {have!r}, not {want!r}",
                     hint="export into another folder; offsets of two topics must not mix",
                 )
         return found
 
     def load(self) -> ManifestState:
         """The newest state; reads only what was published since the last call."""
-        names = self._tree.names(FOLDER)
+        names = self._tree.names(self._folder)
         versions = {int(n[:-5]): n for n in names if n.endswith(".json") and n[:-5].isdigit()}
         newest = max(versions, default=0)
         state = self._start(names, newest)
         for version in range(state.version + 1, newest + 1):
             name = versions.get(version)
             if name is None:
-                raise MetadataCorrupt(f"manifest version {version} is missing in {self._tree.root}")
+                raise MetadataCorrupt(
+                    f"manifest version {version} is missing in {self._tree.path(self._folder)}"
+                )
             state = state.apply(self._read_version(version)[1], version)
         self._state = state
         return state
@@ -180,7 +197,7 @@ class Manifest:
         `decide` answers None when nothing is left to do. Returns the state in which its change (or
         nothing) holds. Raises VersionConflict after RACES_MAX lost races.
         """
-        self._tree.make_folder(FOLDER)
+        self._tree.make_folder(self._folder)
         for _ in range(RACES_MAX):
             state = self.load()
             change = decide(state)
@@ -193,7 +210,9 @@ class Manifest:
                 if version % CHECKPOINT_EVERY == 0:
                     self._write_checkpoint(after)
                 return after
-        raise VersionConflict(f"lost {RACES_MAX} races for a manifest version of {self._tree.root}")
+        raise VersionConflict(
+            f"lost {RACES_MAX} races for a manifest version in {self._tree.path(self._folder)}"
+        )
 
     def _create_version(self, version: int, change: Change) -> bool:
         token = self._tree.token()
@@ -203,19 +222,20 @@ class Manifest:
             "add": [asdict(entry) for entry in change.add],
             "remove": list(change.remove),
         }
-        data = json.dumps(body, sort_keys=True).encode()
-        if self._tree.create_exclusive(_version_name(version), data):
+        if self._tree.create_exclusive(self._version_name(version), _sealed(body)):
             return True
         # A network file system may report "exists" for our own link after a lost reply (M-3).
         return self._read_version(version)[0] == token
 
     def _read_version(self, version: int) -> tuple[str, Change]:
-        name = _version_name(version)
-        body = _parse_object(self._tree.read(name), name)
+        name = str(self._tree.path(self._version_name(version)))
+        body = _parse_object(self._tree.read(self._version_name(version)), name)
         try:
             add = tuple(_entry(item) for item in cast("list[object]", body["add"]))
-            remove = tuple(cast("list[str]", body["remove"]))
-            return str(body["token"]), Change(add, remove)
+            remove = tuple(cast("list[object]", body["remove"]))
+            if not all(isinstance(item, str) for item in remove):
+                raise TypeError("a removed file has no name")
+            return str(body["token"]), Change(add, cast("tuple[str, ...]", remove))
         except (KeyError, TypeError) as error:
             raise MetadataCorrupt(f"{name} is no manifest version: {error!r}") from error
 
@@ -225,8 +245,8 @@ class Manifest:
         checkpoints = sorted(n for n in names if n.startswith("checkpoint-"))
         if not checkpoints:
             return best
-        name = checkpoints[-1]
-        body = _parse_object(self._tree.read(f"{FOLDER}/{name}"), name)
+        name = str(self._tree.path(f"{self._folder}/{checkpoints[-1]}"))
+        body = _parse_object(self._tree.read(f"{self._folder}/{checkpoints[-1]}"), name)
         try:
             version = int(cast("int", body["version"]))
             if version <= best.version or version > newest:
@@ -245,12 +265,21 @@ class Manifest:
             "files": files,
             "removed": dict(state.removed),
         }
-        data = json.dumps(body, sort_keys=True).encode()
-        self._tree.replace(f"{FOLDER}/checkpoint-{state.version:020d}.json", data)
+        self._tree.replace(f"{self._folder}/checkpoint-{state.version:020d}.json", _sealed(body))
+
+    def _version_name(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.json"
 
 
-def _version_name(version: int) -> str:
-    return f"{FOLDER}/{version:020d}.json"
+def checksum_of(body: Mapping[str, object]) -> int:
+    """CRC32C of a control file's fields, without the field that holds it."""
+    rest = {name: value for name, value in body.items() if name != _CRC_FIELD}
+    return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _sealed(body: Mapping[str, object]) -> bytes:
+    """The bytes of a control file: the object with its checksum."""
+    return json.dumps({**body, _CRC_FIELD: checksum_of(body)}, indent=1, sort_keys=True).encode()
 
 
 def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
@@ -266,14 +295,17 @@ def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
     version = found.get("format_version")
     if version != FORMAT_VERSION:
         raise UnsupportedVersion(
-            f"{name} has format version {version!r}, known is {FORMAT_VERSION}"
+            f"{name} has format version {version!r}, known is {FORMAT_VERSION}",
+            hint="export into a new folder",
         )
+    if found.pop(_CRC_FIELD, None) != checksum_of(found):
+        raise MetadataCorrupt(f"{name} is damaged: its checksum does not match")
     return found
 
 
-def _parse_info(data: bytes) -> ExportInfo:
-    body = _parse_object(data, EXPORT_FILE)
-    _check_fields(ExportInfo, body, EXPORT_FILE)
+def _parse_info(data: bytes, name: str) -> ExportInfo:
+    body = _parse_object(data, name)
+    _check_fields(ExportInfo, body, name)
     return ExportInfo(**body)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from octavo.runtime.errors import ConfigError, OffsetOutOfRange
+from octavo.spark.checked_file import FileChecks
+from octavo.spark.layout import folder_of
 from octavo.spark.log_view import PartitionLog, Segment
 from octavo.spark.manifest import FileEntry, ManifestState
 from octavo.spark.options import EARLIEST, LATEST, Bound, ReadOptions
@@ -30,6 +32,7 @@ class FileSplit:
     whole: bool
     """True when the file holds nothing outside the range, so that no row needs to be compared."""
     max_timestamp_ms: int
+    checks: FileChecks
 
     @property
     def newest_ms(self) -> int | None:
@@ -110,9 +113,11 @@ def view_of(
 
 
 def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:
-    path = f"{root}/{topic}/{entry.file}"
+    path = f"{root}/{folder_of(topic)}/{entry.file}"
+    checks = FileChecks(entry.bytes, entry.rows, entry.block_crcs)
     newest = entry.max_timestamp_ms
-    return FileSplit(topic, entry.partition, path, entry.first, entry.last + 1, True, newest)
+    end = entry.last + 1
+    return FileSplit(topic, entry.partition, path, entry.first, end, True, newest, checks)
 
 
 def _outside(

@@ -113,7 +113,8 @@ def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.Rec
     """The rows of a split of an exported file."""
     first, end = (None, None) if split.whole else (split.first, split.end)
     fmt = split.path.rpartition(".")[2]
-    return read_file(pathlib.Path(split.path), columns, first, end, fmt=fmt)
+    path = pathlib.Path(split.path)
+    return read_file(path, columns, first, end, checks=split.checks, fmt=fmt)
 
 
 async def ledger_rows(

@@ -153,7 +153,7 @@ def test_parquet_tree_reads_the_same(lake: Lake) -> None:
         ("a", b"2"),
         ("b", None),
     ]
-    native = lake.spark.read.parquet(str(lake.root / "orders"))  # skips names with _ and .
+    native = lake.spark.read.parquet(str(lake.root / "orders"))
     assert native.count() == 9000 + len(ODD_ROWS)
 
 
@@ -246,6 +246,18 @@ def test_errors_name_what_is_wrong(
     said = failure(lambda: lake.load(**given).count())
     for text in texts:
         assert text in said
+
+
+def test_p8_a_damaged_file_fails_the_query_and_is_named(lake: Lake, orders: MemoryTopic) -> None:
+    """Never wrong or fewer rows; a query that does not touch the file still answers."""
+    harmed = sorted((lake.root / "orders").glob("p00000-*"))[0]
+    data = bytearray(harmed.read_bytes())
+    data[len(data) // 2] ^= 0x04
+    harmed.write_bytes(bytes(data))
+    said = failure(lambda: lake.load().count())
+    assert "STORAGE_FAILED" in said
+    assert harmed.name in said
+    assert lake.load(assign='{"orders":[1]}').count() == 500
 
 
 def test_a_data_frame_is_a_snapshot(lake: Lake, orders: MemoryTopic) -> None:

@@ -157,7 +157,7 @@ def test_export_again_takes_only_what_is_new(topic: Topic, tmp_path: pathlib.Pat
     assert before_roll.open_ledgers >= 1
     topic.roll()
     assert export_topic(topic.bootstrap, topic.name, tmp_path).rows == 60
-    state = Manifest(LocalTree(tmp_path / topic.name)).load()
+    state = Manifest(LocalTree(tmp_path), topic.name).load()
     assert state.next_offset(0) == 160
 
 

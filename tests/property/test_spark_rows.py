@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import OctavoError
 from octavo.spark import arrow_files
-from octavo.spark.arrow_files import read_file
+from octavo.spark.arrow_files import checks_of, read_file
 from octavo.spark.columns import EXPORTED
 from octavo.spark.export_run import export_log
-from octavo.spark.manifest import Manifest, ManifestState
+from octavo.spark.manifest import Manifest, ManifestState, checksum_of
 from octavo.spark.tree import LocalTree
 from tests.spark_memory import MemoryTopic, Row, rows_back
 
@@ -44,7 +44,8 @@ LEDGERS = st.lists(
 def read_back(root: pathlib.Path, state: ManifestState, first: int, end: int) -> dict[int, Row]:
     found: dict[int, Row] = {}
     for entry in state.of_partition(0):
-        for rows in read_file(root / "orders" / entry.file, EXPORTED, first, end):
+        path = root / "orders" / entry.file
+        for rows in read_file(path, EXPORTED, first, end, checks=checks_of(entry)):
             found.update(rows_back(rows))
     return found
 
@@ -64,7 +65,7 @@ def test_p13_any_log_survives_export(
             if run:
                 asyncio.run(export_log(topic, "orders", root))
         asyncio.run(export_log(topic, "orders", root))
-        state = Manifest(LocalTree(root / "orders")).load()
+        state = Manifest(LocalTree(root), "orders").load()
         want = topic.rows[0]
         assert read_back(root, state, 0, topic.end()) == want
         part = {o: row for o, row in want.items() if first <= o < first + length}
@@ -82,13 +83,14 @@ JSON = st.recursive(
 @given(body=st.fixed_dictionaries({"add": JSON, "remove": JSON, "token": JSON}) | JSON)
 def test_no_manifest_version_causes_anything_but_a_typed_error(body: object) -> None:
     if isinstance(body, dict):
-        body = {"format_version": 1, **cast("dict[str, object]", body)}
+        body = {"format_version": 2, **cast("dict[str, object]", body)}
+        body["crc32c"] = checksum_of(body)
     with tempfile.TemporaryDirectory() as folder:
         tree = LocalTree(folder)
-        tree.make_folder("_manifest")
-        tree.path(f"_manifest/{1:020d}.json").write_text(json.dumps(body))
+        tree.make_folder("_octavo/orders/_manifest")
+        tree.path(f"_octavo/orders/_manifest/{1:020d}.json").write_text(json.dumps(body))
         try:
-            state = Manifest(tree).load()
+            state = Manifest(tree, "orders").load()
         except OctavoError:
             return
         assert state.files == {}

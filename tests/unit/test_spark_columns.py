@@ -9,7 +9,7 @@ import pathlib
 import pyarrow as pa
 import pytest
 
-from octavo.spark.arrow_files import LedgerExporter, Rebatcher, read_file
+from octavo.spark.arrow_files import LedgerExporter, Rebatcher, checks_of, read_file
 from octavo.spark.columns import EXPORTED, TYPES, slice_offsets, to_columns
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS, METADATA_COLUMNS
 from octavo.spark.tree import LocalTree
@@ -84,7 +84,14 @@ def test_file_ranges_across_record_batches(
     (entry,) = writer.finish()
     got = [
         value
-        for rows in read_file(tmp_path / entry.file, ("offset",), first, end, fmt=fmt)
+        for rows in read_file(
+            tmp_path / "orders" / entry.file,
+            ("offset",),
+            first,
+            end,
+            checks=checks_of(entry),
+            fmt=fmt,
+        )
         for value in rows.column("offset").to_pylist()
     ]
     assert got == [o for o in range(first, min(end, 20000)) if not 10010 <= o < 10020]
@@ -97,7 +104,8 @@ def test_unasked_offset_column_is_not_returned(tmp_path: pathlib.Path) -> None:
     writer.begin_ledger(1)
     writer.add(topic.stored[1])
     (entry,) = writer.finish()
-    (rows,) = read_file(tmp_path / entry.file, ("value", "key"), 3, 5)
+    path = tmp_path / "orders" / entry.file
+    (rows,) = read_file(path, ("value", "key"), 3, 5, checks=checks_of(entry))
     assert rows.schema.names == ["value", "key"]
     assert rows.num_rows == 2
 

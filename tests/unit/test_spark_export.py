@@ -14,7 +14,7 @@ from pyarrow import dataset
 from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import ConfigError, CorruptEntry, StorageFailed
 from octavo.spark import arrow_files, export_plan
-from octavo.spark.arrow_files import read_file, verify_file
+from octavo.spark.arrow_files import checks_of, read_file, verify_file
 from octavo.spark.columns import EXPORTED, arrow_schema
 from octavo.spark.export_run import ExportProgress, export_log
 from octavo.spark.log_view import Segment, StoredBatch
@@ -24,7 +24,7 @@ from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered, rows_
 
 
 def state_of(root: pathlib.Path, topic: str = "orders") -> ManifestState:
-    return Manifest(LocalTree(root / topic)).load()
+    return Manifest(LocalTree(root), topic).load()
 
 
 def exported_rows(root: pathlib.Path, partition: int = 0) -> dict[int, Row]:
@@ -32,7 +32,9 @@ def exported_rows(root: pathlib.Path, partition: int = 0) -> dict[int, Row]:
     found: dict[int, Row] = {}
     for entry in state_of(root).of_partition(partition):
         path = root / "orders" / entry.file
-        for rows in read_file(path, EXPORTED, fmt=entry.file.rpartition(".")[2]):
+        for rows in read_file(
+            path, EXPORTED, checks=checks_of(entry), fmt=entry.file.rpartition(".")[2]
+        ):
             assert rows.schema.equals(arrow_schema(EXPORTED))
             assert not found.keys() & set(ints(rows, "offset"))
             found.update(rows_back(rows))
@@ -46,8 +48,7 @@ def found(root: pathlib.Path, pattern: str) -> list[pathlib.Path]:
 
 def digests(root: pathlib.Path) -> dict[str, str]:
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.glob("*/partition=*/*")
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in root.glob("[!_]*/*")
     }
 
 
@@ -83,7 +84,7 @@ async def test_p13_reexport_is_byte_stable(tmp_path: pathlib.Path) -> None:
     assert first.files == second.files
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
     entries = state_of(tmp_path / "a").files.values()
-    assert {pathlib.PurePath(e.file).name: e.sha256 for e in entries} == digests(tmp_path / "a")
+    assert {e.file: e.sha256 for e in entries} == digests(tmp_path / "a")
     assert all(e.file.endswith(f"-{e.ledgers[0]}-{e.sha256[:8]}.arrow") for e in entries)
 
 
@@ -190,7 +191,11 @@ async def test_append_time_is_the_timestamp(tmp_path: pathlib.Path) -> None:
     await export_log(topic, "orders", tmp_path)
     (entry,) = state_of(tmp_path).of_partition(0)
     rows = pa.Table.from_batches(
-        read_file(tmp_path / "orders" / entry.file, ("timestamp", "timestampType"))
+        read_file(
+            tmp_path / "orders" / entry.file,
+            ("timestamp", "timestampType"),
+            checks=checks_of(entry),
+        )
     )
     assert rows.column("timestampType").to_pylist() == [1, 1]
     assert entry.min_timestamp_ms == entry.max_timestamp_ms == 1_700_000_111_000
@@ -227,7 +232,7 @@ async def test_ledger_that_ends_early_is_not_exported(tmp_path: pathlib.Path) ->
     with pytest.raises(CorruptEntry, match="ends at offset 10"):
         await export_log(topic, "orders", tmp_path)
     assert state_of(tmp_path).files == {}
-    assert not found(tmp_path, "orders/partition=0/.*")
+    assert not found(tmp_path, "_octavo/orders/.*")
 
 
 async def test_progress_tells_every_group(tmp_path: pathlib.Path) -> None:
@@ -311,7 +316,8 @@ async def test_cancelled_run_leaves_no_half_file(tmp_path: pathlib.Path) -> None
     with pytest.raises(asyncio.CancelledError):
         await run
     assert state_of(tmp_path).files == {}
-    assert not found(tmp_path, "orders/partition=0/*")
+    assert not found(tmp_path, "orders/*")
+    assert not found(tmp_path, "_octavo/orders/.*")
     await export_log(topic, "orders", tmp_path)
     assert exported_rows(tmp_path) == same(topic.rows[0])
 
@@ -376,7 +382,7 @@ async def test_crash_before_every_step_of_publish(tmp_path: pathlib.Path) -> Non
     for survive in crash_points():
         root = tmp_path / str(survive)
         try:
-            await export_log(topic, "orders", root, tree=CrashingTree(root / "orders", survive))
+            await export_log(topic, "orders", root, tree=CrashingTree(root, survive))
             finished = True
         except Crash:
             pass
@@ -393,10 +399,12 @@ async def test_crash_before_every_step_of_publish(tmp_path: pathlib.Path) -> Non
 async def test_unreadable_half_file_is_never_listed(tmp_path: pathlib.Path) -> None:
     topic = MemoryTopic()
     topic.append([numbered(20)])
-    folder = tmp_path / "orders" / "partition=0"
+    folder = tmp_path / "orders"
     await export_log(topic, "orders", tmp_path)
-    (folder / ".tmp-0123").write_bytes(b"ARROW1 half a file")
-    (folder / f"{20:020d}-{39:020d}-9-deadbeef.arrow").write_bytes(b"ARROW1 no version names me")
+    (tmp_path / "_octavo" / "orders" / ".tmp-0123").write_bytes(b"ARROW1 half a file")
+    (folder / f"p00000-{20:020d}-{39:020d}-9-deadbeef.arrow").write_bytes(
+        b"ARROW1 no version names me"
+    )
     assert len(exported_rows(tmp_path)) == 20
     topic.append([numbered(20, 20)])
     await export_log(topic, "orders", tmp_path)
@@ -409,16 +417,18 @@ async def test_sweep_takes_old_leftovers_only(tmp_path: pathlib.Path) -> None:
     topic = MemoryTopic()
     topic.append([numbered(20)])
     await export_log(topic, "orders", tmp_path)
-    folder = tmp_path / "orders" / "partition=0"
-    names = [folder / ".tmp-new", folder / ".tmp-old", folder / "orphan-old.arrow"]
-    names += [tmp_path / "orders" / "_manifest" / ".tmp-old"]
+    folder = tmp_path / "orders"
+    control = tmp_path / "_octavo" / "orders"
+    orphan = f"p00000-{90:020d}-{99:020d}-9-deadbeef.arrow"
+    names = [control / ".tmp-new", folder / "theirs.arrow", folder / orphan, control / ".tmp-old"]
+    names += [control / "_manifest" / ".tmp-old"]
     for name in names:
         name.write_bytes(b"x")
-    named = list(folder.glob("0*.arrow"))
-    for name in [*names[1:], *named, tmp_path / "orders" / "_export.json"]:
+    named = [path for path in folder.glob("p0*.arrow") if path.name != orphan]
+    for name in [*names[1:], *named, control / "_export.json"]:
         os.utime(name, (0, 0))
     await export_log(topic, "orders", tmp_path)
-    assert [name.exists() for name in names] == [True, False, False, False]
+    assert [name.exists() for name in names] == [True, True, False, False, False]
     assert len(exported_rows(tmp_path)) == 20
 
 
@@ -439,4 +449,4 @@ async def test_damaged_file_is_a_typed_error(tmp_path: pathlib.Path, damage: str
     if damage == "cut":
         path.write_bytes(data[: len(data) // 2])
     with pytest.raises(StorageFailed):
-        list(read_file(path, EXPORTED))
+        list(read_file(path, EXPORTED, checks=checks_of(entry)))

@@ -15,11 +15,13 @@ import pytest
 from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion
 from octavo.spark.manifest import (
     CHECKPOINT_EVERY,
+    FORMAT_VERSION,
     Change,
     ExportInfo,
     FileEntry,
     Manifest,
     ManifestState,
+    checksum_of,
 )
 from octavo.spark.tree import ABANDONED_AFTER_S, LocalTree
 
@@ -27,7 +29,7 @@ INFO = ExportInfo("orders", "ab" * 16, "arrow", "zstd", 2, "schema")
 
 
 def entry(first: int, last: int, partition: int = 0) -> FileEntry:
-    name = f"partition={partition}/{first:020d}-{last:020d}-7-00000000.arrow"
+    name = f"p{partition:05d}-{first:020d}-{last:020d}-7-00000000.arrow"
     return FileEntry(
         file=name,
         partition=partition,
@@ -42,6 +44,7 @@ def entry(first: int, last: int, partition: int = 0) -> FileEntry:
         sha256="0" * 64,
         schema_id=0,
         codec="zstd",
+        block_crcs="00000000",
     )
 
 
@@ -51,12 +54,12 @@ def adds(*entries: FileEntry) -> Change:
 
 @pytest.fixture
 def tree(tmp_path: pathlib.Path) -> LocalTree:
-    return LocalTree(tmp_path / "orders")
+    return LocalTree(tmp_path)
 
 
 @pytest.fixture
 def manifest(tree: LocalTree) -> Manifest:
-    made = Manifest(tree)
+    made = Manifest(tree, "orders")
     made.create(INFO)
     return made
 
@@ -64,7 +67,7 @@ def manifest(tree: LocalTree) -> Manifest:
 def test_state_is_the_sum_of_versions(manifest: Manifest, tree: LocalTree) -> None:
     manifest.publish(lambda _: adds(entry(0, 9)))
     manifest.publish(lambda _: adds(entry(10, 19), entry(0, 4, partition=1)))
-    state = Manifest(tree).load()
+    state = Manifest(tree, "orders").load()
     assert state.version == 2
     assert [e.first for e in state.of_partition(0)] == [0, 10]
     assert (state.next_offset(0), state.next_offset(1), state.next_offset(2)) == (20, 5, 0)
@@ -73,7 +76,7 @@ def test_state_is_the_sum_of_versions(manifest: Manifest, tree: LocalTree) -> No
 def test_nothing_to_do_creates_no_version(manifest: Manifest, tree: LocalTree) -> None:
     manifest.publish(lambda _: None)
     manifest.publish(lambda _: Change())
-    assert tree.names("_manifest") == []
+    assert tree.names("_octavo/orders/_manifest") == []
 
 
 def test_gaps_are_legal_and_overlaps_are_not(manifest: Manifest) -> None:
@@ -87,23 +90,23 @@ def test_compaction_adds_and_removes_in_one_version(manifest: Manifest, tree: Lo
     old = (entry(0, 9), entry(10, 19))
     manifest.publish(lambda _: adds(*old))
     manifest.publish(lambda _: Change((entry(0, 19),), tuple(e.file for e in old)))
-    state = Manifest(tree).load()
+    state = Manifest(tree, "orders").load()
     assert [e.last for e in state.of_partition(0)] == [19]
-    assert state.recently_removed(tree) == {e.file for e in old}
+    assert manifest.recently_removed(state) == {e.file for e in old}
     past = ABANDONED_AFTER_S + 10
-    version = tree.path("_manifest/00000000000000000002.json")
+    version = tree.path("_octavo/orders/_manifest/00000000000000000002.json")
     os.utime(version, (version.stat().st_atime, version.stat().st_mtime - past))
-    assert state.recently_removed(tree) == frozenset()
+    assert manifest.recently_removed(state) == frozenset()
 
 
 def test_two_exporters_race_for_each_version(tree: LocalTree) -> None:
     """Every change lands exactly once, in some order, and no version is overwritten."""
-    Manifest(tree).create(INFO)
+    Manifest(tree, "orders").create(INFO)
     barrier = threading.Barrier(4)
     failures: list[BaseException] = []
 
     def export(partition: int) -> None:
-        mine = Manifest(tree)
+        mine = Manifest(tree, "orders")
         try:
             barrier.wait()
             for n in range(25):
@@ -118,14 +121,14 @@ def test_two_exporters_race_for_each_version(tree: LocalTree) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    state = Manifest(tree).load()
+    state = Manifest(tree, "orders").load()
     assert state.version == 100
     assert [len(state.of_partition(p)) for p in range(4)] == [25] * 4
-    assert not [n for n in os.listdir(tree.path("_manifest")) if n.startswith(".")]
+    assert not [n for n in os.listdir(tree.path("_octavo/orders/_manifest")) if n.startswith(".")]
 
 
 def test_loser_decides_anew_on_the_state_of_the_winner(tree: LocalTree) -> None:
-    first, second = Manifest(tree), Manifest(tree)
+    first, second = Manifest(tree, "orders"), Manifest(tree, "orders")
     first.create(INFO)
     seen: list[int] = []
 
@@ -150,10 +153,10 @@ def test_lost_reply_of_link_is_recognised_as_our_own_version(tmp_path: pathlib.P
             raise FileExistsError(str(target))
 
     tree = LostReply(tmp_path / "orders")
-    manifest = Manifest(tree)
+    manifest = Manifest(tree, "orders")
     manifest.create(INFO)
     assert manifest.publish(lambda _: adds(entry(0, 9))).version == 1
-    assert Manifest(tree).load().version == 1
+    assert Manifest(tree, "orders").load().version == 1
 
 
 def test_checkpoint_and_log_equal_log_alone(manifest: Manifest, tree: LocalTree) -> None:
@@ -161,28 +164,28 @@ def test_checkpoint_and_log_equal_log_alone(manifest: Manifest, tree: LocalTree)
         old = entry((n - 1) * 10, n * 10 - 1).file
         remove = (old,) if n % 7 == 6 else ()
         manifest.publish(lambda _, n=n, r=remove: Change((entry(n * 10, n * 10 + 9),), r))  # type: ignore[misc]
-    names = tree.names("_manifest")
+    names = tree.names("_octavo/orders/_manifest")
     checkpoints = [name for name in names if name.startswith("checkpoint-")]
     assert checkpoints == [f"checkpoint-{CHECKPOINT_EVERY:020d}.json"]
-    with_checkpoint = Manifest(tree).load()
-    tree.path(f"_manifest/{checkpoints[0]}").unlink()
-    log_alone = Manifest(tree).load()
+    with_checkpoint = Manifest(tree, "orders").load()
+    tree.path(f"_octavo/orders/_manifest/{checkpoints[0]}").unlink()
+    log_alone = Manifest(tree, "orders").load()
     assert with_checkpoint == log_alone == manifest.load()
 
 
 def test_checkpoint_shortens_reading(manifest: Manifest, tree: LocalTree) -> None:
     for n in range(CHECKPOINT_EVERY + 1):
         manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
-    tree.path(f"_manifest/{1:020d}.json").write_text("unreadable")
-    assert Manifest(tree).load().version == CHECKPOINT_EVERY + 1
+    tree.path(f"_octavo/orders/_manifest/{1:020d}.json").write_text("unreadable")
+    assert Manifest(tree, "orders").load().version == CHECKPOINT_EVERY + 1
 
 
 def test_missing_version_is_damage_not_the_end(manifest: Manifest, tree: LocalTree) -> None:
     for n in range(3):
         manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
-    tree.path(f"_manifest/{2:020d}.json").unlink()
+    tree.path(f"_octavo/orders/_manifest/{2:020d}.json").unlink()
     with pytest.raises(MetadataCorrupt, match="version 2 is missing"):
-        Manifest(tree).load()
+        Manifest(tree, "orders").load()
 
 
 @pytest.mark.parametrize(
@@ -204,28 +207,30 @@ def test_entries_are_not_trusted(
     text: str,
 ) -> None:
     body = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "token": "t",
         "add": [{**asdict(entry(0, 9)), **change}],
         "remove": [],
     }
-    tree.path(f"_manifest/{1:020d}.json").write_text(json.dumps(body))
+    body["crc32c"] = checksum_of(body)
+    tree.path(f"_octavo/orders/_manifest/{1:020d}.json").write_text(json.dumps(body))
     with pytest.raises(error, match=text):
-        Manifest(tree).load()
+        Manifest(tree, "orders").load()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"format_version": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format_version": 2}', "null"])
 def test_damaged_version_is_a_typed_error(manifest: Manifest, tree: LocalTree, text: str) -> None:
-    tree.path(f"_manifest/{1:020d}.json").write_text(text)
+    tree.path(f"_octavo/orders/_manifest/{1:020d}.json").write_text(text)
     with pytest.raises((MetadataCorrupt, UnsupportedVersion)):
-        Manifest(tree).load()
+        Manifest(tree, "orders").load()
 
 
 def test_unknown_format_version_is_refused(tree: LocalTree) -> None:
-    tree.make_folder("")
-    tree.path("_export.json").write_text(json.dumps({**asdict(INFO), "format_version": 2}))
+    tree.make_folder("_octavo/orders")
+    body = json.dumps({**asdict(INFO), "format_version": FORMAT_VERSION + 1})
+    tree.path("_octavo/orders/_export.json").write_text(body)
     with pytest.raises(UnsupportedVersion):
-        Manifest(tree).info()
+        Manifest(tree, "orders").info()
 
 
 @pytest.mark.parametrize(
@@ -240,14 +245,14 @@ def test_a_tree_belongs_to_one_topic(
     manifest: Manifest, tree: LocalTree, other: ExportInfo
 ) -> None:
     with pytest.raises(ConfigError):
-        Manifest(tree).create(other)
-    assert Manifest(tree).create(INFO) == INFO
+        Manifest(tree, "orders").create(other)
+    assert Manifest(tree, "orders").create(INFO) == INFO
 
 
 def test_foreign_folders_are_refused(tree: LocalTree) -> None:
     """S15: nothing is written beside files of somebody else."""
-    tree.make_folder("")
-    tree.path("holiday.jpg").write_text("beach")
+    tree.make_folder("orders")
+    tree.path("orders/holiday.jpg").write_text("beach")
     with pytest.raises(ConfigError, match=r"holiday\.jpg"):
-        Manifest(tree).create(INFO)
-    assert os.listdir(tree.root) == ["holiday.jpg"]
+        Manifest(tree, "orders").create(INFO)
+    assert [path.name for path in tree.root.rglob("*")] == ["orders", "holiday.jpg"]

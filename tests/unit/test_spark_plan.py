@@ -172,7 +172,7 @@ def test_exported_offsets_come_from_files_and_the_rest_from_ledgers() -> None:
     got = plan(options(path="/lake"), [view], never)
     assert spans(got) == [("F", 0, 100), ("F", 103, 200), ("L", 200, 300), ("L", 300, 310)]
     assert isinstance(got[0], FileSplit)
-    assert got[0].path.startswith("/lake/orders/partition=0/")
+    assert got[0].path.startswith("/lake/orders/p00000-")
 
 
 def test_exported_offsets_outlive_retention() -> None:

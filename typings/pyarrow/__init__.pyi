@@ -1,4 +1,5 @@
 # The part of pyarrow that Octavo uses, typed by hand: pyarrow ships no types.
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
@@ -231,6 +232,9 @@ class NativeFile:
 
 class MemoryMappedFile(NativeFile): ...
 class OSFile(NativeFile): ...
+
+class PythonFile(NativeFile):
+    def __init__(self, handle: io.RawIOBase, mode: str | None = ...) -> None: ...
 
 class BufferOutputStream(NativeFile):
     def getvalue(self) -> Buffer: ...

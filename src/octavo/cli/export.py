@@ -26,13 +26,31 @@ def export(
     roll: Annotated[
         bool, typer.Option("--roll", help="Close the open ledgers first, so that nothing is left.")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Read every exported file; write damaged ones again."),
+    ] = False,
     output: FormatOption = Format.TABLE,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Copy closed ledgers to files; run again, it adds only what is new."""
+    """Copy closed ledgers to files; run again, it adds only what is new.
+
+    Files that are gone or damaged are written again while their ledgers live. Ends with exit code 1
+    and names the files when some cannot be.
+    """
     # Imported here: loads Arrow.
+    from octavo.runtime.errors import StorageFailed
     from octavo.spark.export import ExportProgress, export_topic
+    from octavo.spark.manifest import FileEntry
+
+    checked = 0
+
+    def tell(_entry: FileEntry, wrong: StorageFailed | None) -> None:
+        nonlocal checked
+        checked += 1
+        if wrong is not None:
+            note(f"warning: {wrong.cause}")
 
     def progress(made: ExportProgress) -> None:
         note(
@@ -45,7 +63,23 @@ def export(
         if roll:
             for partition in partitions:
                 client.admin.roll(topic, partition.partition, timeout=timeout)
-    report = export_topic(bootstrap, topic, to, codec=codec, fmt=form, progress=progress)
+    report = export_topic(
+        bootstrap,
+        topic,
+        to,
+        codec=codec,
+        fmt=form,
+        progress=progress,
+        verify=verify,
+        checked=tell,
+    )
+    for name in report.unrepaired:
+        note(f"error: {name} is damaged and its ledgers are gone: it cannot be written again")
+    mended = len(report.damaged) - len(report.unrepaired)
+    if mended:
+        note(f"{mended} damaged files were written again")
+    if verify:
+        note(f"{checked} files were read and compared, {len(report.damaged)} were damaged")
     for partition_number, first, end in report.lost:
         note(
             f"warning: partition {partition_number}: offsets {first} to {end - 1} were removed by "
@@ -64,4 +98,4 @@ def export(
         },
         output,
     )
-    return ExitCode.OK
+    return ExitCode.ERROR if report.unrepaired else ExitCode.OK

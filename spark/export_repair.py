@@ -1,0 +1,72 @@
+"""Which exported files are damaged, and which ledgers give them again (P8).
+
+The exported file is a copy while its ledgers live, and the only copy afterwards. So each run looks
+at the size of every file, `verify` at every byte, and what is damaged is written anew from the
+ledgers that still exist. What cannot be written anew is reported and stays damaged: a reader gets a
+typed error, never fewer rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from octavo.runtime.errors import StorageFailed
+from octavo.spark.arrow_files import check_bytes, checks_of
+from octavo.spark.checked_file import CheckedFile
+from octavo.spark.export_plan import Group
+from octavo.spark.layout import folder_of
+from octavo.spark.log_view import PartitionLog
+from octavo.spark.manifest import FileEntry, ManifestState
+from octavo.spark.tree import LocalTree
+
+OnChecked = Callable[[FileEntry, StorageFailed | None], None]
+"""Told of every file that was looked at, with what is wrong with it."""
+
+
+def damaged_files(
+    tree: LocalTree, topic: str, state: ManifestState, *, deep: bool, tell: OnChecked | None = None
+) -> list[FileEntry]:
+    """The files that are gone or differ from the manifest; `deep` reads each byte. Blocking."""
+    found: list[FileEntry] = []
+    for name in sorted(state.files):
+        entry = state.files[name]
+        path = tree.path(f"{folder_of(topic)}/{entry.file}")
+        wrong: StorageFailed | None = None
+        try:
+            if deep:
+                check_bytes(path, entry)
+            else:
+                CheckedFile(path, checks_of(entry)).close()
+        except StorageFailed as error:
+            wrong = error
+            found.append(entry)
+        if tell is not None:
+            tell(entry, wrong)
+    return found
+
+
+def sharing(entries: Iterable[FileEntry], damaged: FileEntry) -> list[FileEntry]:
+    """The files of one partition that hold ledgers of `damaged`, directly or over other files.
+
+    They are written anew together, for a ledger is always exported whole.
+    """
+    left = sorted(
+        (e for e in entries if e.partition == damaged.partition), key=lambda entry: entry.first
+    )
+    ledgers = set(damaged.ledgers)
+    while more := {n for e in left if ledgers & set(e.ledgers) for n in e.ledgers} - ledgers:
+        ledgers |= more
+    return [entry for entry in left if ledgers & set(entry.ledgers)]
+
+
+def repair_group(log: PartitionLog | None, entries: list[FileEntry]) -> Group | None:
+    """The ledgers that give `entries` again, None unless all of them still exist, closed, whole."""
+    if log is None:
+        return None
+    wanted = {ledger for entry in entries for ledger in entry.ledgers}
+    segments = tuple(s for s in log.segments if s.closed and s.ledger_id in wanted)
+    if {segment.ledger_id for segment in segments} != wanted:
+        return None
+    if segments[0].base_offset > entries[0].first or segments[-1].end_offset <= entries[-1].last:
+        return None
+    return Group(log.partition, segments, sum(segment.size_bytes for segment in segments))

@@ -1,0 +1,142 @@
+"""What other programs make of an export: the same rows and types, by their usual calls."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pathlib
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset
+
+from octavo.runtime.errors import ConfigError
+from octavo.spark.columns import EXPORTED, arrow_schema
+from octavo.spark.export_run import export_log
+from octavo.spark.exported import exported_topics
+from octavo.spark.layout import folder_of, topic_of
+from octavo.spark.options import ReadOptions
+from tests.spark_memory import MemoryTopic, Row, numbered
+
+ODD_NAMES = [
+    ".hidden",
+    "..",
+    "_export.json",
+    "_manifest",
+    "_octavo",
+    "partition=0",
+    "a.b",
+    "%2Ehidden",
+    "x" * 249,
+]
+EXPECTED = Counter({0: 10, 1: 10, 2: 10})
+
+
+def load(name: str) -> Any:
+    """A library of the development environment that ships no types of its own."""
+    return importlib.import_module(name)
+
+
+def table(folder: str, **options: object) -> pa.Table:
+    """A folder as pyarrow.dataset reads it."""
+    found: pa.Table = load("pyarrow.dataset").dataset(folder, **options).to_table()
+    return found
+
+
+def export(root: pathlib.Path, fmt: str) -> str:
+    topic = MemoryTopic(partitions=3)
+    for partition in range(3):
+        topic.append([numbered(10)], partition)
+    asyncio.run(export_log(topic, "orders", root, fmt=fmt))
+    return str(root / "orders")
+
+
+def test_pyarrow_opens_both_formats(tmp_path: pathlib.Path) -> None:
+    for fmt, reader in (("arrow", "ipc"), ("parquet", "parquet")):
+        folder = export(tmp_path / fmt, fmt)
+        for partitioning in (None, "hive"):
+            rows = table(folder, format=reader, partitioning=partitioning)
+            assert rows.schema.equals(arrow_schema(EXPORTED))
+            assert Counter(rows["partition"].to_pylist()) == EXPECTED
+    rows = load("pyarrow.parquet").read_table(str(tmp_path / "parquet" / "orders"))
+    assert Counter(rows["partition"].to_pylist()) == EXPECTED
+
+
+def test_pandas_opens_the_parquet_folder(tmp_path: pathlib.Path) -> None:
+    frame = load("pandas").read_parquet(export(tmp_path, "parquet"))
+    assert list(frame.columns) == list(EXPORTED)
+    assert Counter(frame["partition"]) == EXPECTED
+
+
+def test_polars_opens_both_folders(tmp_path: pathlib.Path) -> None:
+    polars = load("polars")
+    for fmt, scan in (("arrow", polars.scan_ipc), ("parquet", polars.scan_parquet)):
+        frame = scan(export(tmp_path / fmt, fmt)).collect()
+        assert frame.columns == list(EXPORTED)
+        assert Counter(frame["partition"].to_list()) == EXPECTED
+
+
+def test_duckdb_opens_the_parquet_files(tmp_path: pathlib.Path) -> None:
+    folder = export(tmp_path, "parquet")
+    found = load("duckdb").sql(
+        f"select partition, count(*) from read_parquet('{folder}/*.parquet') group by 1"
+    )
+    assert dict(found.fetchall()) == dict(EXPECTED)
+
+
+def test_duckdb_reads_arrow_through_a_dataset(tmp_path: pathlib.Path) -> None:
+    duckdb = load("duckdb")
+    found = dataset.dataset(export(tmp_path, "arrow"), format="ipc")
+    con = duckdb.connect()
+    con.register("orders", found)
+    assert con.sql('select count(distinct (partition, "offset")) from orders').fetchall() == [(30,)]
+
+
+def test_a_topic_folder_holds_data_files_only(tmp_path: pathlib.Path) -> None:
+    folder = pathlib.Path(export(tmp_path, "arrow"))
+    assert all(path.suffix == ".arrow" and path.is_file() for path in folder.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_octavo", "orders"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_every_topic_reads_back_beside_others(tmp_path: pathlib.Path, name: str) -> None:
+    for each in {"a", name}:
+        topic = MemoryTopic(each)
+        topic.append([[Row(b"k", each.encode())]])
+        await export_log(topic, each, tmp_path)
+    for each in {"a", name}:
+        options = ReadOptions.parse({"path": str(tmp_path), "subscribe": each})
+        found = exported_topics(options)
+        assert list(found) == [each]
+        assert found[each].state.files
+    by_pattern = exported_topics(
+        ReadOptions.parse({"path": str(tmp_path), "subscribePattern": "(?s).*"})
+    )
+    assert set(by_pattern) == {"a", name}
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_folders_are_neither_hidden_nor_a_column_nor_shared(name: str) -> None:
+    folder = folder_of(name)
+    assert topic_of(folder) == name
+    assert folder[0] not in "._"
+    assert "=" not in folder
+    assert len(folder.encode()) <= 255
+    assert len({folder_of(each) for each in ODD_NAMES}) == len(ODD_NAMES)
+
+
+async def test_the_folder_of_one_topic_is_no_root(tmp_path: pathlib.Path) -> None:
+    topic = MemoryTopic()
+    topic.append([numbered(3)])
+    await export_log(topic, "orders", tmp_path)
+    options = ReadOptions.parse({"path": str(tmp_path / "orders"), "subscribe": "orders"})
+    with pytest.raises(ConfigError, match="folder of one topic"):
+        exported_topics(options)
+
+
+def test_arrow_types_are_what_pyarrow_calls_them(tmp_path: pathlib.Path) -> None:
+    rows = table(export(tmp_path, "arrow"), format="ipc")
+    assert rows.schema.field("partition").type == pa.int32()
+    assert rows.schema.field("offset").type == pa.int64()
