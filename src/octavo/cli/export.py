@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
 )
+
+if TYPE_CHECKING:
+    from octavo.spark.export import ExportReport
 
 
 def export(
@@ -73,20 +76,7 @@ def export(
         verify=verify,
         checked=tell,
     )
-    for name in report.unrepaired:
-        note(f"error: {name} is damaged and its ledgers are gone: it cannot be written again")
-    mended = len(report.damaged) - len(report.unrepaired)
-    if mended:
-        note(f"{mended} damaged files were written again")
-    if verify:
-        note(f"{checked} files were read and compared, {len(report.damaged)} were damaged")
-    for partition_number, first, end in report.lost:
-        note(
-            f"warning: partition {partition_number}: offsets {first} to {end - 1} were removed by "
-            "retention before any export"
-        )
-    if report.open_ledgers:
-        note(f"{report.open_ledgers} ledgers are still open and were left out; --roll closes them")
+    _explain(report, checked if verify else None)
     emit_one(
         {
             "topic": report.topic,
@@ -99,3 +89,21 @@ def export(
         output,
     )
     return ExitCode.ERROR if report.unrepaired else ExitCode.OK
+
+
+def _explain(report: ExportReport, checked: int | None) -> None:
+    """What a person should know of a run, on stderr; `checked` files were read and compared."""
+    for name in report.unrepaired:
+        note(f"error: {name} is damaged and its ledgers are gone: it cannot be written again")
+    mended = len(report.damaged) - len(report.unrepaired)
+    if mended:
+        note(f"{mended} damaged files were written again")
+    if checked is not None:
+        note(f"{checked} files were read and compared, {len(report.damaged)} were damaged")
+    for partition_number, first, end in report.lost:
+        note(
+            f"warning: partition {partition_number}: offsets {first} to {end - 1} were removed by "
+            "retention before any export"
+        )
+    if report.open_ledgers:
+        note(f"{report.open_ledgers} ledgers are still open and were left out; --roll closes them")
