@@ -238,6 +238,15 @@ class Cookie:
         except (DecodeError, ValueError) as error:
             raise MetadataCorrupt(f"cookie: {error}") from error
 
+    @property
+    def incarnations(self) -> frozenset[uuid.UUID]:
+        """All incarnations that this bookie is known by."""
+        return frozenset((self.incarnation, *self.salvage))
+
+    def is_of(self, stored: bytes) -> bool:
+        """Whether `stored` is a cookie of the same bookie, not of a later one with its id."""
+        return bool(self.incarnations & Cookie.from_bytes(stored).incarnations)
+
 
 class VersionedCookie(NamedTuple):
     """A cookie and the version the next update must name."""
@@ -264,16 +273,21 @@ class CookieCatalog:
     async def create_cookie(self, cookie: Cookie) -> VersionedCookie:
         """Must not exist yet (B-27); raises KeyExists."""
         key = self._paths.cookie(cookie.bookie_id)
-        return VersionedCookie(cookie, await self._writes.create(key, cookie.to_bytes()))
+        version = await self._writes.create(key, cookie.to_bytes(), is_ours=cookie.is_of)
+        return VersionedCookie(cookie, version)
 
     async def update_cookie(self, old: VersionedCookie, new: Cookie) -> VersionedCookie:
         """Compare and set (boot counter, incarnation); raises VersionConflict."""
         key = self._paths.cookie(new.bookie_id)
-        return VersionedCookie(new, await self._writes.put(key, new.to_bytes(), old.version))
+        version = await self._writes.put(
+            key, new.to_bytes(), old.version, same_life=old.cookie.is_of
+        )
+        return VersionedCookie(new, version)
 
     async def delete_cookie(self, old: VersionedCookie) -> None:
         """Forget a bookie; only when no metadata names any of its incarnations (B-29)."""
-        await self._writes.delete(self._paths.cookie(old.cookie.bookie_id), old.version)
+        key = self._paths.cookie(old.cookie.bookie_id)
+        await self._writes.delete(key, old.version, same_life=old.cookie.is_of)
 
     async def bookie_ids(self) -> list[str]:
         """Ids of all bookies that ever registered and were not decommissioned."""
@@ -285,7 +299,7 @@ class CookieCatalog:
         if found is None:
             fresh = str(self._entropy.uuid()).encode()
             try:
-                await self._writes.create(self._paths.instance_id, fresh)
+                await self._writes.create(self._paths.instance_id, fresh, lasting=True)
                 return fresh.decode()
             except KeyExists:
                 found = await self._writes.read(self._paths.instance_id)

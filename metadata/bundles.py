@@ -34,6 +34,10 @@ class BundleOwner:
             broker_id=self.broker_id, address=self.address, process_nonce=self.process_nonce
         ).SerializeToString(deterministic=True)
 
+    def is_bytes(self, stored: bytes) -> bool:
+        """Whether `stored` is this ownership; the process nonce makes it unique."""
+        return stored == self.to_bytes()
+
     @classmethod
     def from_bytes(cls, data: bytes) -> BundleOwner:
         """Parse; raises MetadataCorrupt."""
@@ -89,7 +93,8 @@ class BundleRegistry:
         if found is None or found.value != me.to_bytes():
             return
         try:
-            await self._writes.delete(key, found.version)
+            # Version 0 is that of each owner: only the bytes tell our ownership from the next one.
+            await self._writes.delete(key, found.version, same_life=me.is_bytes)
         except (KeyMissing, VersionConflict):
             return
 
@@ -105,7 +110,7 @@ class BundleRegistry:
         if found.value != owner.to_bytes():
             return False
         try:
-            await self._writes.delete(key, found.version)
+            await self._writes.delete(key, found.version, same_life=owner.is_bytes)
         except KeyMissing:
             return True
         except VersionConflict:

@@ -58,8 +58,9 @@ class LedgerIdAllocator:
         if current == ended:
             invariant(ended < EPOCH_MAX, "ledger id epochs are used up")
             with suppress(KeyExists):  # another allocator made it
-                await self._writes.create(self._paths.idgen_epoch(ended + 1), b"")
-            with suppress(VersionConflict):  # another allocator moved the pointer
+                await self._writes.create(self._paths.idgen_epoch(ended + 1), b"", lasting=True)
+            # Another allocator moved the pointer, or may have: it is read again in any case.
+            with suppress(VersionConflict, UnknownOutcome):
                 await self._writes.put(self._paths.idgen, b"%d" % (ended + 1), version)
         self._epoch = None
 
@@ -67,9 +68,9 @@ class LedgerIdAllocator:
         found = await self._writes.read(self._paths.idgen)
         if found is None:
             try:
-                version = await self._writes.create(self._paths.idgen, b"0")
+                version = await self._writes.create(self._paths.idgen, b"0", lasting=True)
                 return 0, version
-            except KeyExists:
+            except (KeyExists, UnknownOutcome):  # whoever made it, the pointer says what counts
                 found = await self._writes.read(self._paths.idgen)
         return self._parse(found)
 

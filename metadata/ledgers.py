@@ -125,7 +125,8 @@ class LedgerCatalog:
             return found.creator_token == record.creator_token
 
         key = self._paths.ledger(record.ledger_id)
-        version = await self._writes.create(key, data, is_ours=is_ours)
+        # `lasting`: a ledger is deleted through the list that names it, and none does yet (ML-9)
+        version = await self._writes.create(key, data, is_ours=is_ours, lasting=True)
         return VersionedLedger(record, version)
 
     async def read(self, ledger_id: LedgerId, *, barrier: bool = False) -> VersionedLedger:
@@ -152,7 +153,7 @@ class LedgerCatalog:
         UnknownOutcome.
 
         Raises VersionConflict (re-read and re-check), NoSuchLedger, MetadataUnavailable,
-        UnknownOutcome.
+        UnknownOutcome (it may have happened, whatever the record says now).
         """
         key = self._paths.ledger(new.ledger_id)
         try:

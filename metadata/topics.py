@@ -53,6 +53,9 @@ FORMAT_VERSION = 1
 PARTITIONS_MAX = 10_000
 """F016; also keeps a topic's directory within L-1."""
 
+CREATE_ATTEMPTS_MAX = 4
+"""Lost replies tolerated in one creation, each answered with a new life of the name."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _log = get_logger("octavo.metadata.topics")
 
@@ -91,6 +94,10 @@ class Topic:
             created_ms=self.created_ms,
             deleting=self.deleting,
         ).SerializeToString(deterministic=True)
+
+    def is_life(self, stored: bytes) -> bool:
+        """Whether `stored` is a record of this life of the name, changed or not."""
+        return Topic.from_bytes(stored).topic_id == self.topic_id
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Topic:
@@ -153,19 +160,36 @@ class TopicCatalog:
         check_topic_name(name, internal=internal)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"{partitions} is not between 1 and {PARTITIONS_MAX}")
-        topic = Topic(
-            name=name,
-            topic_id=self._entropy.uuid(),
-            partitions=partitions,
-            config=dict(config or {}),
-            created_ms=self._clock.wall_ms(),
+        created = await self._create(
+            Topic(
+                name=name,
+                topic_id=self._entropy.uuid(),
+                partitions=partitions,
+                config=dict(config or {}),
+                created_ms=self._clock.wall_ms(),
+            )
         )
-        try:
-            version = await self._writes.create(self._paths.topic(name), topic.to_bytes())
-        except KeyExists:
-            raise await self._collision(name) from None
         await self._announce()
-        return VersionedTopic(topic, version)
+        return created
+
+    async def _create(self, topic: Topic) -> VersionedTopic:
+        """A lost creation whose record is not there may have been deleted by somebody else: the
+        next attempt is another life of the name, with an id of its own (M-3)."""
+        key = self._paths.topic(topic.name)
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            try:
+                version = await self._writes.create(key, topic.to_bytes(), is_ours=topic.is_life)
+            except KeyExists:
+                raise await self._collision(topic.name) from None
+            except UnknownOutcome:
+                if await self._writes.read(key) is not None:
+                    raise
+            else:
+                if version == 0:
+                    return VersionedTopic(topic, version)
+                return await self.get(topic.name, barrier=True)  # ours, changed meanwhile
+            topic = replace(topic, topic_id=self._entropy.uuid())
+        raise UnknownOutcome(f"the creation of topic {topic.name!r} could not be settled")
 
     async def _collision(self, name: str) -> TopicAlreadyExists:
         found = await self._writes.read(self._paths.topic(name))
@@ -215,7 +239,10 @@ class TopicCatalog:
             )
         try:
             version = await self._writes.put(
-                self._paths.topic(old.topic.name), new.to_bytes(), old.version
+                self._paths.topic(old.topic.name),
+                new.to_bytes(),
+                old.version,
+                same_life=old.topic.is_life,
             )
         except KeyMissing:
             raise UnknownTopic(f"topic {old.topic.name!r} does not exist") from None
@@ -229,7 +256,9 @@ class TopicCatalog:
     async def delete(self, old: VersionedTopic) -> None:
         """Last step of a deletion: remove the record, after its partitions and ledgers are gone."""
         try:
-            await self._writes.delete(self._paths.topic(old.topic.name), old.version)
+            await self._writes.delete(
+                self._paths.topic(old.topic.name), old.version, same_life=old.topic.is_life
+            )
         except KeyMissing:
             if await self._writes.read(self._paths.topic(old.topic.name)) is not None:
                 raise UnknownOutcome("the topic was created again meanwhile") from None

@@ -119,7 +119,7 @@ class SegmentChain:
         try:
             first = lists.first_state(self._name.topic_id, self._name.partition)
             return await self._catalog.create(first)
-        except KeyExists:
+        except (KeyExists, UnknownOutcome):  # made by another, or by us and written to since
             found = await self._catalog.read(self._name.topic_id, self._name.partition)
             if found is None:
                 raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None

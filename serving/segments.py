@@ -81,11 +81,12 @@ def advanced(
 ) -> PartitionState:
     """One roll step: record what was closed, append the ledger that takes over (ML-5).
 
-    A ledger that was closed without any entry goes to the trash instead.
+    A ledger that was closed without any entry goes to the trash instead. A seal that the list
+    shows already, because an earlier write of unknown outcome had happened, stays as it is.
     """
     segments = list(state.segments)
     trash = list(state.trash)
-    if sealed is not None:
+    if sealed is not None and all(item.ledger_id != sealed.ledger_id for item in trash):
         invariant(
             bool(segments) and segments[-1].ledger_id == sealed.ledger_id,
             "only the last segment can be sealed",

@@ -26,6 +26,7 @@ from octavo.runtime.errors import (
     NoSuchLedger,
     OctavoError,
     TopicAlreadyExists,
+    UnknownOutcome,
     UnknownTopic,
     VersionConflict,
 )
@@ -158,8 +159,8 @@ class TopicAdmin:
             wanted = lists.emptied(record.state, "topic deleted", self._clock.wall_ms())
             try:
                 return await self._partitions.cas(record, wanted)
-            except VersionConflict:
-                continue  # its owner rolled just now; the next list has that ledger too
+            except (VersionConflict, UnknownOutcome):
+                continue  # its owner rolled just now, or ours may be in: the next list tells
             except KeyMissing:
                 return None
 

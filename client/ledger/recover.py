@@ -103,7 +103,7 @@ class LedgerRecovery:
         if base.metadata.state is LedgerState.OPEN:
             try:
                 base = await self._catalog.cas(base, base.metadata.in_recovery())
-            except VersionConflict:
+            except (VersionConflict, UnknownOutcome):  # ours, another's: the record tells
                 base = await self._catalog.read(ledger_id, barrier=True)
         if base.metadata.state is LedgerState.OPEN:
             raise VersionConflict(f"ledger {ledger_id} changed while its recovery began")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.client.ledger import LedgerReader, LedgerState, LedgerWriter, Quorum
+from octavo.metadata.store import SessionState, Versioned
 from octavo.proto.bookie_wire import FrameType, Status
 from octavo.proto.entry import payload_of
 from octavo.runtime.errors import (
@@ -395,6 +396,56 @@ async def test_lost_answers_of_the_store_are_settled(ledgers: FakeCluster, loss:
     closed = await writer.close()
     assert closed.last_entry == 2
     assert (await client.catalog.read(writer.ledger_id)).metadata == closed
+
+
+async def test_c4_change_of_unknown_outcome_confirms_nothing(ledgers: FakeCluster) -> None:
+    """INV-2, INV-10: the compare-and-set is executed, its reply lost, a recoverer raises the
+    version, and then the store is away. Entry 2 reached one member of the old ensemble and is in
+    no majority: were it reported now, recovery would close below it."""
+    limits = FAST.limits._replace(add_timeout_s=30.0, add_quorum_timeout_s=60.0, stop_grace_s=30.0)
+    config = replace(FAST, limits=limits, request_timeout_s=20.0)
+    client = await ledgers.client(config)
+    rival = await ledgers.client()
+    store = ledgers.stores[0]
+    writer = await client.create_ledger(Quorum(3, 3, 2), {})
+    await writer.append(b"0")
+    a, b, c = (ledgers.bookie(m.bookie_id) for m in writer.metadata.last_fragment[1])
+    await ledgers.add_bookie()
+    await until(lambda: len(client.directory.live()) == 4)
+    a.mute.add(FrameType.ADD)  # stores the entry; its acknowledgement comes late
+    b.silent.add(FrameType.ADD)
+    told: list[tuple[int, OctavoError | None]] = []
+    writer.add(b"1", lambda entry, error: told.append((entry, error)))
+    await until(lambda: 1 in a.ledger(writer.ledger_id).entries)
+    store.faults.lose_reply("put")
+    plain_barrier, plain_get = store.barrier, store.get
+    raised = asyncio.Event()
+
+    async def barrier() -> None:
+        if not raised.is_set():
+            raised.set()
+            base = await rival.catalog.read(writer.ledger_id, barrier=True)
+            await rival.catalog.cas(base, base.metadata.in_recovery())
+        await plain_barrier()
+
+    async def get(key: str) -> Versioned | None:
+        found = await plain_get(key)
+        if raised.is_set():
+            store.suspend()  # right after the read that was to settle it
+        return found
+
+    store.barrier, store.get = barrier, get  # type: ignore[method-assign]
+    await c.stop()
+    writer.add(b"2", lambda entry, error: told.append((entry, error)))
+    await until(lambda: store.session_state is SessionState.SUSPENDED, 10)
+    writer.lane_acked(writer._lanes[0], 1, 1)  # pyright: ignore[reportPrivateUsage]
+    assert told == []  # unknown is unknown, however long the store stays away
+    store.barrier, store.get = plain_barrier, plain_get  # type: ignore[method-assign]
+    store.resume()
+    await until(lambda: writer.stopped is not None, 10)  # now it is known: IN_RECOVERY
+    assert isinstance(writer.stopped, Fenced)
+    assert [entry for entry, _ in told] == [1, 2]
+    assert all(isinstance(error, UnknownOutcome) for _, error in told)
 
 
 async def test_explicit_lac_reaches_readers_of_an_idle_ledger(ledgers: FakeCluster) -> None:
