@@ -618,21 +618,32 @@ class ListOffset(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    EARLIEST_FIELD_NUMBER: _builtins.int
+    LATEST_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     timestamp_ms: _builtins.int
+    """the first record with this time or a later one; any value is a time"""
+    earliest: _builtins.bool
+    """the first retained offset"""
+    latest: _builtins.bool
+    """the end: the offset behind the last readable record"""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         timestamp_ms: _builtins.int = ...,
+        earliest: _builtins.bool = ...,
+        latest: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_at: _TypeAlias = _typing.Literal["timestamp_ms", "earliest", "latest"]  # noqa: Y015
+    _WhichOneofArgType_at: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_at) -> _WhichOneofReturnType_at | None: ...
 
 Global___ListOffset: _TypeAlias = ListOffset  # noqa: Y015
 
@@ -668,7 +679,9 @@ class ListedOffset(_message.Message):
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
+    """absent: no record is that late (F6)"""
     timestamp_ms: _builtins.int
+    """of the record found by time"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -676,15 +689,22 @@ class ListedOffset(_message.Message):
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        timestamp_ms: _builtins.int = ...,
+        offset: _builtins.int | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
         error: Global___Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_timestamp_ms", b"_timestamp_ms", "error", b"error", "offset", b"offset", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_timestamp_ms", b"_timestamp_ms", "error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___ListedOffset: _TypeAlias = ListedOffset  # noqa: Y015
 
@@ -1049,11 +1069,23 @@ class ClusterHealthReply(_message.Message):
     WRITE_QUORUM_FIELD_NUMBER: _builtins.int
     ACK_QUORUM_FIELD_NUMBER: _builtins.int
     DEGRADED_LEDGERS_FIELD_NUMBER: _builtins.int
+    SHORT_SEGMENTS_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    CENSUS_COMPLETE_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     metadata_connected: _builtins.bool
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
     degraded_ledgers: _builtins.int
+    """What is known of copies; the three are absent when the catalog could not be read.
+    open ledgers that get fewer copies than asked for
+    """
+    short_segments: _builtins.int
+    """segments that surely lack a copy somebody could read now"""
+    segments: _builtins.int
+    """segments looked at"""
+    census_complete: _builtins.bool
+    """whether these are all"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -1067,13 +1099,27 @@ class ClusterHealthReply(_message.Message):
         metadata_connected: _builtins.bool = ...,
         write_quorum: _builtins.int = ...,
         ack_quorum: _builtins.int = ...,
-        degraded_ledgers: _builtins.int = ...,
+        degraded_ledgers: _builtins.int | None = ...,
+        short_segments: _builtins.int | None = ...,
+        segments: _builtins.int | None = ...,
+        census_complete: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "degraded_ledgers", b"degraded_ledgers", "segments", b"segments", "short_segments", b"short_segments"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "bookies", b"bookies", "brokers", b"brokers", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "metadata_connected", b"metadata_connected", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "ack_quorum", b"ack_quorum", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "metadata_connected", b"metadata_connected", "segments", b"segments", "short_segments", b"short_segments", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__degraded_ledgers: _TypeAlias = _typing.Literal["degraded_ledgers"]  # noqa: Y015
+    _WhichOneofArgType__degraded_ledgers: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers"]  # noqa: Y015
+    _WhichOneofReturnType__segments: _TypeAlias = _typing.Literal["segments"]  # noqa: Y015
+    _WhichOneofArgType__segments: _TypeAlias = _typing.Literal["_segments", b"_segments"]  # noqa: Y015
+    _WhichOneofReturnType__short_segments: _TypeAlias = _typing.Literal["short_segments"]  # noqa: Y015
+    _WhichOneofArgType__short_segments: _TypeAlias = _typing.Literal["_short_segments", b"_short_segments"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__degraded_ledgers) -> _WhichOneofReturnType__degraded_ledgers | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segments) -> _WhichOneofReturnType__segments | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__short_segments) -> _WhichOneofReturnType__short_segments | None: ...
 
 Global___ClusterHealthReply: _TypeAlias = ClusterHealthReply  # noqa: Y015
 

@@ -16,12 +16,14 @@ from octavo.metadata.topics import PartitionCatalog, Segment, Topic, TopicCatalo
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.errors import to_wire
-from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.errors import InvalidRequest, OctavoError, RequestTimedOut
 from octavo.runtime.ids import LedgerId
+from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
+from octavo.serving.copy_census import take_census
 from octavo.serving.ownership import Ownership
 from octavo.serving.partition import PartitionShell
-from octavo.serving.read_path import EARLIEST, LATEST, offset_for_time
+from octavo.serving.read_path import offset_for_time
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.storage import Storage
 from octavo.serving.topic_admin import TopicAdmin
@@ -29,9 +31,9 @@ from octavo.serving.topic_directory import TopicDirectory
 
 METADATA_TOPICS_MAX = 10_000
 LIST_OFFSETS_MAX = 10_000
-HEALTH_PARTITIONS_MAX = 2_000
-"""Open segments whose degraded mark one health request looks at."""
 CONCURRENT_READS = 32
+
+_log = get_logger("octavo.serving.admin")
 
 
 class AdminService:
@@ -148,11 +150,11 @@ class AdminService:
         gate = asyncio.Semaphore(CONCURRENT_READS)
 
         async def one(asked: pb.ListOffset) -> pb.ListedOffset:
-            listed = pb.ListedOffset(topic=asked.topic, partition=asked.partition, offset=-1)
+            listed = pb.ListedOffset(topic=asked.topic, partition=asked.partition)
             try:
                 async with gate:
                     shell = await self._resolve(asked.topic, asked.partition)
-                    listed.offset, listed.timestamp_ms = await self._find(shell, asked.timestamp_ms)
+                    await self._find(shell, asked, listed)
             except OctavoError as error:
                 listed.error.CopyFrom(to_wire(error))
             return listed
@@ -161,14 +163,18 @@ class AdminService:
         return pb.ListOffsetsReply(offsets=found)
 
     @staticmethod
-    async def _find(shell: PartitionShell, timestamp_ms: int) -> tuple[int, int]:
-        if timestamp_ms == EARLIEST:
-            return shell.log_start, -1
-        if timestamp_ms == LATEST:
-            return shell.high_watermark, -1
-        if timestamp_ms < 0:
-            raise InvalidRequest(f"timestamp {timestamp_ms} is neither a time, -1 nor -2")
-        return await offset_for_time(shell.view(), timestamp_ms)
+    async def _find(shell: PartitionShell, asked: pb.ListOffset, listed: pb.ListedOffset) -> None:
+        match asked.WhichOneof("at"):
+            case "earliest":
+                listed.offset = shell.log_start
+            case "latest":
+                listed.offset = shell.high_watermark
+            case "timestamp_ms":
+                found = await offset_for_time(shell.view(), asked.timestamp_ms)
+                if found is not None:
+                    listed.offset, listed.timestamp_ms = found
+            case _:
+                raise InvalidRequest("an offset is asked for by time, as earliest or as latest")
 
     async def _resolve(self, topic: str, partition: int) -> PartitionShell:
         return await self._registry.resolve(topic, partition, self._config.load_wait_s)
@@ -248,54 +254,37 @@ class AdminService:
             async with asyncio.timeout(self._config.unload_deadline_s):
                 return pb.RollReply(high_watermark=await shell.roll())
         except TimeoutError:
-            error: OctavoError = InvalidRequest("the segment could not be closed in time")
-            return pb.RollReply(error=to_wire(error))
+            slow = RequestTimedOut(  # it goes on and may well succeed: worth asking again
+                f"the open segment of {request.topic}-{request.partition} is still being closed "
+                f"after {self._config.unload_deadline_s:g} s"
+            )
+            return pb.RollReply(error=to_wire(slow))
         except OctavoError as refused:
             return pb.RollReply(error=to_wire(refused))
 
     # --- health -------------------------------------------------------------------------------
 
     async def cluster_health(self, _request: pb.ClusterHealthRequest) -> pb.ClusterHealthReply:
-        """Who is there, and how many open ledgers have too few copies."""
+        """Who is there, and what is known of copies."""
         connected = self._store.session_state is SessionState.CONNECTED
-        return pb.ClusterHealthReply(
+        reply = pb.ClusterHealthReply(
             cluster_id=self._cluster_id,
             brokers=self._broker_infos(),
             bookies=_bookie_infos(self._storage.bookies()),
             metadata_connected=connected,
             write_quorum=self._config.write_quorum,
             ack_quorum=self._config.ack_quorum,
-            degraded_ledgers=await self._degraded() if connected else 0,
         )
-
-    async def _degraded(self) -> int:
-        """Degraded open ledgers of the whole cluster, up to HEALTH_PARTITIONS_MAX partitions."""
-        gate = asyncio.Semaphore(CONCURRENT_READS)
-
-        async def one(topic: Topic, partition: int) -> int:
-            async with gate:
-                found = await self._partitions.read_hint(topic.topic_id, partition)
-                if found is None or not found.state.segments:
-                    return 0
-                last = found.state.segments[-1]
-                if last.end_offset is not None:
-                    return 0
-                return int((await self._storage.read_record(last.ledger_id)).degraded)
-
         try:
-            wanted = [
-                (topic, partition)
-                for topic, _ in await self._topic_catalog.list()
-                if not topic.deleting
-                for partition in range(topic.partitions)
-            ]
-            wanted = wanted[:HEALTH_PARTITIONS_MAX]
-            found = await asyncio.gather(
-                *(one(topic, partition) for topic, partition in wanted), return_exceptions=True
-            )
-        except OctavoError:
-            return 0
-        return sum(count for count in found if isinstance(count, int))
+            census = await take_census(self._topic_catalog, self._partitions, self._storage)
+        except OctavoError as error:  # not known is not none
+            _log.info("copies-not-counted", cause=error.cause)
+            return reply
+        reply.degraded_ledgers = census.degraded_ledgers
+        reply.short_segments = census.short_segments
+        reply.segments = census.segments
+        reply.census_complete = census.complete
+        return reply
 
     async def show_ledger(self, request: pb.ShowLedgerRequest) -> pb.ShowLedgerReply:
         """A ledger's record, and what each of its bookies says."""

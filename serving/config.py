@@ -50,8 +50,6 @@ class BrokerConfig(FrozenSettings):
     segment_ms: int = Field(default=604_800_000, ge=1_000)
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)
     """Smallest `segment.bytes` a topic may ask for (F071); tests lower it to 64 KiB."""
-    retention_ms: int = Field(default=604_800_000, ge=-1)
-    retention_bytes: int = Field(default=-1, ge=-1)
     timestamp_after_max_ms: int = Field(default=3_600_000, ge=0)
     max_partitions_per_topic: int = Field(default=10_000, ge=1)
 

@@ -15,10 +15,6 @@ from octavo.serving.cold import ColdRead, ColdReader, Source
 from octavo.serving.index import SparseIndex
 from octavo.serving.segments import segment_at
 
-EARLIEST = -2
-LATEST = -1
-NO_TIMESTAMP = -1
-
 
 class OpenSource(NamedTuple):
     """The open segment as a reader needs it."""
@@ -106,8 +102,8 @@ def _open_source(view: ReadView, offset: int) -> Source | None:
     return Source(opened.ledger_id, start, opened.last_entry, view.high_watermark)
 
 
-async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found:
-    """The first record whose timestamp is at least `timestamp_ms`; the end when there is none.
+async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found | None:
+    """The first record whose timestamp is at least `timestamp_ms`; None when there is none (F6).
 
     Timestamps need not ascend: a segment or batch is skipped only by its highest timestamp. One
     batch is opened to find the record inside it; this is not the hot path.
@@ -130,7 +126,7 @@ async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found:
             found = await _scan(view, source, timestamp_ms)
             if found is not None:
                 return found
-    return Found(view.high_watermark, NO_TIMESTAMP)
+    return None
 
 
 async def _scan(view: ReadView, source: Source, timestamp_ms: int) -> Found | None:

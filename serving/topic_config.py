@@ -1,8 +1,9 @@
 """Topic settings: Kafka's dotted names, validated before a topic is created (F140).
 
-`parse_topic_config` is the only door: unknown names and impossible values are InvalidConfig with a
-hint, replication errors are InvalidReplicationFactor. Stored settings are parsed leniently by
-`settings_of`, so that a record written by a newer build never stops a partition from loading.
+`parse_topic_config` is the only door: unknown names, impossible values and promises that this
+version cannot keep (retention, compaction) are InvalidConfig with a hint, replication errors are
+InvalidReplicationFactor. Stored settings are parsed leniently by `settings_of`, so that a record
+written by another build never stops a partition from loading.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from octavo.runtime.config import did_you_mean
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.serving.config import BrokerConfig
 
-CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 _INT64_MAX = (1 << 63) - 1
 MAX_VALUE_CHARS = 1_000
 
@@ -23,11 +23,8 @@ MAX_VALUE_CHARS = 1_000
 class TopicSettings(NamedTuple):
     """The effective settings of one topic."""
 
-    retention_ms: int
-    retention_bytes: int
     segment_bytes: int
     segment_ms: int
-    cleanup_policy: str
     replication_factor: int
     min_insync_replicas: int
     timestamp_after_max_ms: int
@@ -36,6 +33,7 @@ class TopicSettings(NamedTuple):
 
 class _Setting(NamedTuple):
     field: str
+    """Of TopicSettings; empty: the setting has one value that works, which changes nothing."""
     parse: Callable[[str, str, BrokerConfig], int | str]
 
 
@@ -57,19 +55,28 @@ def _segment_bytes(name: str, text: str, broker: BrokerConfig) -> int:
     return _integer(name, text, broker.min_segment_bytes, 1 << 40)
 
 
-def _policy(name: str, text: str, _: BrokerConfig) -> str:
-    value = text.replace(" ", "")
-    if value not in CLEANUP_POLICIES:
-        raise InvalidConfig(f"{name} must be one of {', '.join(CLEANUP_POLICIES)}, not {text!r}")
-    return value
+def _only(works: str, why: str) -> Callable[[str, str, BrokerConfig], str]:
+    """A setting of which this version can keep one promise: any other value is refused."""
+
+    def parse(name: str, text: str, _: BrokerConfig) -> str:
+        if text.strip() != works:
+            raise InvalidConfig(
+                f"{name}={text[:100]} is not supported: {why}", hint=f"leave it out, or {works}"
+            )
+        return works
+
+    return parse
+
+
+_KEEPS_ALL = "this version deletes no records by age or size"
 
 
 _SETTINGS: dict[str, _Setting] = {
-    "retention.ms": _Setting("retention_ms", _between(-1, _INT64_MAX)),
-    "retention.bytes": _Setting("retention_bytes", _between(-1, _INT64_MAX)),
+    "retention.ms": _Setting("", _only("-1", _KEEPS_ALL)),
+    "retention.bytes": _Setting("", _only("-1", _KEEPS_ALL)),
     "segment.bytes": _Setting("segment_bytes", _segment_bytes),
     "segment.ms": _Setting("segment_ms", _between(1_000, _INT64_MAX)),
-    "cleanup.policy": _Setting("cleanup_policy", _policy),
+    "cleanup.policy": _Setting("", _only("delete", "this version compacts nothing")),
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
@@ -82,11 +89,8 @@ TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
 def default_settings(broker: BrokerConfig) -> TopicSettings:
     """What a topic without settings of its own gets."""
     return TopicSettings(
-        retention_ms=broker.retention_ms,
-        retention_bytes=broker.retention_bytes,
         segment_bytes=broker.segment_bytes,
         segment_ms=broker.segment_ms,
-        cleanup_policy="delete",
         replication_factor=broker.write_quorum,
         min_insync_replicas=broker.ack_quorum,
         timestamp_after_max_ms=broker.timestamp_after_max_ms,
@@ -108,7 +112,9 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
             )
         if len(text) > MAX_VALUE_CHARS:
             raise InvalidConfig(f"{name}: value of {len(text)} characters is too long")
-        given[setting.field] = setting.parse(name, text, broker)
+        value = setting.parse(name, text, broker)
+        if setting.field:
+            given[setting.field] = value
     base = default_settings(broker)
     if "replication_factor" in given and "min_insync_replicas" not in given:
         # The broker's default quorum must not make a smaller replication factor impossible.

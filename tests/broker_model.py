@@ -143,17 +143,13 @@ class PartitionModel:
             position = following
         return out, position
 
-    def offset_at(self, timestamp_ms: int) -> int:
-        if timestamp_ms == -2:
-            return self.log_start
-        if timestamp_ms == -1:
-            return self.end
+    def offset_at(self, timestamp_ms: int) -> int | None:
         for batch in self.batches:
             rows = batch_format.decode_rows(batch)
             for offset, stamp in zip(rows.offsets, rows.timestamps_ms, strict=True):
                 if stamp >= timestamp_ms and offset >= self.log_start:
                     return offset
-        return -1
+        return None
 
     def values(self) -> list[bytes | None]:
         out: list[bytes | None] = []

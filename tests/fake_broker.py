@@ -339,7 +339,11 @@ class FakeBroker(BrokerServicer):
             listed = pb.ListedOffset(topic=item.topic, partition=item.partition)
             try:
                 model = self._partition(item.topic, item.partition)
-                listed.offset = model.offset_at(item.timestamp_ms)
+                kind = item.WhichOneof("at")
+                edges = {"earliest": model.log_start, "latest": model.end}
+                found = edges[kind] if kind in edges else model.offset_at(item.timestamp_ms)
+                if found is not None:
+                    listed.offset = found
             except OctavoError as error:
                 listed.error.CopyFrom(to_wire(error))
             out.append(listed)
@@ -395,6 +399,10 @@ class FakeBroker(BrokerServicer):
             metadata_connected=True,
             write_quorum=3,
             ack_quorum=2,
+            degraded_ledgers=0,
+            short_segments=0,
+            segments=0,
+            census_complete=True,
         )
 
     async def ShowLedger(self, request, context):  # type: ignore[no-untyped-def]

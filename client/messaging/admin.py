@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.cluster import Call, Cluster
 from octavo.client.messaging.consumer import epoch_ms
-from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
+from octavo.client.messaging.offsets import At, Edge, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
@@ -149,7 +149,15 @@ class ClusterHealth:
     metadata_connected: bool
     write_quorum: int
     ack_quorum: int
-    degraded_ledgers: int
+    degraded_ledgers: int | None
+    """Open ledgers that get fewer copies than asked for; None: not known."""
+    short_segments: int | None
+    """Segments that surely lack a copy somebody could read now; None: not known. That the others
+    have all their copies is not said: an entry is acknowledged by `ack_quorum` bookies."""
+    segments: int | None
+    """Segments looked at."""
+    census_complete: bool
+    """Whether these are all."""
 
     @property
     def writable_bookies(self) -> int:
@@ -195,7 +203,7 @@ class AsyncAdmin:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> TopicDescription:
-        """Create a topic; `config` has dotted names such as `retention.ms`."""
+        """Create a topic; `config` has dotted names such as `segment.ms`."""
         request = pb.CreateTopicRequest(name=name, partitions=partitions, config=config or {})
         cluster = self._binding.cluster()
         unsure = False
@@ -315,14 +323,18 @@ class AsyncAdmin:
         at: str | int | datetime = "latest",
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
-    ) -> dict[int, int]:
-        """Offset per partition: earliest, latest, or the first at or after a time (-1: none)."""
+    ) -> dict[int, int | None]:
+        """Offset per partition: of its first record at or after a time, or of an end of the log.
+
+        `at` is "earliest", "latest" (the offset behind the last record), epoch milliseconds or an
+        aware datetime. None: the partition has no record that late.
+        """
         cluster = self._binding.cluster()
         view = await cluster.topic(topic, timeout)
-        moment = {"earliest": EARLIEST, "latest": LATEST}.get(at) if isinstance(at, str) else None
-        if moment is None:
-            moment = epoch_ms(at)
-        wanted = {TopicPartition(topic, number): moment for number in range(view.partitions)}
+        moment: At = Edge(at) if at in ("earliest", "latest") else epoch_ms(at)
+        wanted: dict[TopicPartition, At] = {
+            TopicPartition(topic, number): moment for number in range(view.partitions)
+        }
         found = await list_offsets(cluster, wanted, timeout)
         return {where.partition: offset for where, offset in sorted(found.items())}
 
@@ -341,7 +353,10 @@ class AsyncAdmin:
             metadata_connected=reply.metadata_connected,
             write_quorum=reply.write_quorum,
             ack_quorum=reply.ack_quorum,
-            degraded_ledgers=reply.degraded_ledgers,
+            degraded_ledgers=_known(reply, "degraded_ledgers", reply.degraded_ledgers),
+            short_segments=_known(reply, "short_segments", reply.short_segments),
+            segments=_known(reply, "segments", reply.segments),
+            census_complete=reply.census_complete,
         )
 
     async def show_ledger(
@@ -402,6 +417,14 @@ def _check(reply: _Reply) -> None:
 async def _any(cluster: Cluster, call: Call[T], timeout_s: float) -> T:
     """One RPC to any broker that may take its whole time."""
     return await cluster.ask_any(call, timeout_s, attempt_s=timeout_s)
+
+
+def _known(
+    reply: pb.ClusterHealthReply,
+    field: Literal["degraded_ledgers", "short_segments", "segments"],
+    value: int,
+) -> int | None:
+    return value if reply.HasField(field) else None
 
 
 def _list_call(

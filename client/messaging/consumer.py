@@ -13,7 +13,7 @@ from octavo.client.messaging.arrow_access import arrow_functions
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.fetcher import Fetcher
-from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
+from octavo.client.messaging.offsets import EARLIEST, LATEST, Edge, list_edges
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.errors import (
     ConfigError,
@@ -215,11 +215,11 @@ class AsyncConsumer:
         return await self._offsets(partitions, LATEST)
 
     async def _offsets(
-        self, partitions: tuple[TopicPartition, ...], at: int
+        self, partitions: tuple[TopicPartition, ...], edge: Edge
     ) -> dict[TopicPartition, int]:
         chosen = await self._chosen(partitions)
         cluster = self._binding.cluster()
-        return await list_offsets(cluster, dict.fromkeys(chosen, at), cluster.request_timeout_s)
+        return await list_edges(cluster, chosen, edge, cluster.request_timeout_s)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Records between position and end, never negative (M1)."""

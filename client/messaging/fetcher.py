@@ -14,7 +14,7 @@ import grpc
 from octavo.client.messaging.cluster import Cluster, FetchCall
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
-from octavo.client.messaging.offsets import EARLIEST, LATEST, list_offsets
+from octavo.client.messaging.offsets import EARLIEST, LATEST, list_edges, list_offsets
 from octavo.client.messaging.progress import ProgressClock, until_silent
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
@@ -153,13 +153,12 @@ class Fetcher:
         limit_s = self._cluster.request_timeout_s
         if policy in ("earliest", "latest"):
             at = EARLIEST if policy == "earliest" else LATEST
-            return await list_offsets(self._cluster, dict.fromkeys(names, at), limit_s)
-        at = int(policy)
-        found = await list_offsets(self._cluster, dict.fromkeys(names, at), limit_s)
-        beyond = [where for where, offset in found.items() if offset < 0]
+            return await list_edges(self._cluster, names, at, limit_s)
+        timed = await list_offsets(self._cluster, dict.fromkeys(names, int(policy)), limit_s)
+        found = {where: offset for where, offset in timed.items() if offset is not None}
+        beyond = [where for where in names if where not in found]
         if beyond:  # F6: nothing that late: the end
-            ends = await list_offsets(self._cluster, dict.fromkeys(beyond, LATEST), limit_s)
-            found.update(ends)
+            found.update(await list_edges(self._cluster, beyond, LATEST, limit_s))
         return found
 
     async def resolved(self, wanted: list[TopicPartition], timeout_s: float | None) -> None:
@@ -409,8 +408,8 @@ class Fetcher:
         where = reading.where
         limit_s = self._cluster.request_timeout_s
         try:
-            start = (await list_offsets(self._cluster, {where: EARLIEST}, limit_s))[where]
-            end = (await list_offsets(self._cluster, {where: LATEST}, limit_s))[where]
+            start = (await list_edges(self._cluster, [where], EARLIEST, limit_s))[where]
+            end = (await list_edges(self._cluster, [where], LATEST, limit_s))[where]
         except OctavoError as failure:
             _log.warning("range of %s is not known yet: %s", where, failure.cause)
             start = end = -1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum
 
 from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.records import TopicPartition
@@ -11,18 +12,36 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
 from octavo.runtime.errors import OctavoError, Retry, UnknownTopic
 
-EARLIEST = -2
-LATEST = -1
+
+class Edge(Enum):
+    """An end of the log, as a kind of its own: no time means it."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+EARLIEST, LATEST = Edge.EARLIEST, Edge.LATEST
+At = Edge | int
+"""What is asked for: an end of the log, or the first record at or after an epoch time in ms."""
+
+
+async def list_edges(
+    cluster: Cluster, wanted: Iterable[TopicPartition], edge: Edge, timeout_s: float
+) -> dict[TopicPartition, int]:
+    """The first or the end offset of each partition; raises as `list_offsets` does."""
+    found = await list_offsets(cluster, dict.fromkeys(wanted, edge), timeout_s)
+    return {where: offset for where, offset in found.items() if offset is not None}
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], timeout_s: float
-) -> dict[TopicPartition, int]:
-    """First offsets at or after the given times (or EARLIEST, LATEST), asked from the owners.
+    cluster: Cluster, wanted: Mapping[TopicPartition, At], timeout_s: float
+) -> dict[TopicPartition, int | None]:
+    """The offset of each partition's end, or of its first record at or after a time.
 
-    Retries what is retriable until `timeout_s`; then raises the last error.
+    None: no record is that late; an end always has an offset. Asks the owners and retries what is
+    retriable until `timeout_s`; then raises the last error.
     """
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, int | None] = {}
     errors: dict[TopicPartition, OctavoError] = {}
     deadline_s = cluster.clock.monotonic() + timeout_s
     backoff = cluster.backoff()
@@ -45,8 +64,8 @@ async def list_offsets(
 
 async def _round(
     cluster: Cluster,
-    missing: Mapping[TopicPartition, int],
-    found: dict[TopicPartition, int],
+    missing: Mapping[TopicPartition, At],
+    found: dict[TopicPartition, int | None],
     errors: dict[TopicPartition, OctavoError],
     timeout_s: float,
 ) -> None:
@@ -72,17 +91,12 @@ async def _round(
 async def _ask(
     cluster: Cluster,
     owner: str,
-    part: Mapping[TopicPartition, int],
-    found: dict[TopicPartition, int],
+    part: Mapping[TopicPartition, At],
+    found: dict[TopicPartition, int | None],
     errors: dict[TopicPartition, OctavoError],
     timeout_s: float,
 ) -> None:
-    request = pb.ListOffsetsRequest(
-        offsets=[
-            pb.ListOffset(topic=where.topic, partition=where.partition, timestamp_ms=at)
-            for where, at in part.items()
-        ]
-    )
+    request = pb.ListOffsetsRequest(offsets=[_asked(where, at) for where, at in part.items()])
     try:
         reply = await cluster.ask(
             owner, lambda stub, limit: stub.ListOffsets(request, timeout=limit), timeout_s
@@ -95,9 +109,20 @@ async def _ask(
     for item in reply.offsets:
         where = TopicPartition(item.topic, item.partition)
         if not item.HasField("error"):
-            found[where] = item.offset
+            found[where] = item.offset if item.HasField("offset") else None
             continue
         refusal = from_wire(item.error)
         errors[where] = refusal
         if refusal.retry in (Retry.AFTER_REFRESH, Retry.OTHER_PEER):
             cluster.owner_is(where.topic, where.partition, "")
+
+
+def _asked(where: TopicPartition, at: At) -> pb.ListOffset:
+    asked = pb.ListOffset(topic=where.topic, partition=where.partition)
+    if at is Edge.EARLIEST:
+        asked.earliest = True
+    elif at is Edge.LATEST:
+        asked.latest = True
+    else:
+        asked.timestamp_ms = at
+    return asked

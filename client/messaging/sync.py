@@ -363,7 +363,7 @@ class Admin:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> TopicDescription:
-        """Create a topic; `config` has dotted names such as `retention.ms`."""
+        """Create a topic; `config` has dotted names such as `segment.ms`."""
         return self._thread.run(self._async.create_topic(name, partitions, config, timeout=timeout))
 
     def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
@@ -398,8 +398,9 @@ class Admin:
         at: str | int | datetime = "latest",
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
-    ) -> dict[int, int]:
-        """Offset per partition: earliest, latest, or the first at or after a time (-1: none)."""
+    ) -> dict[int, int | None]:
+        """Offset per partition: of its first record at or after a time (None: no record is that
+        late), or of an end of the log."""
         return self._thread.run(self._async.list_offsets(topic, at, timeout=timeout))
 
     def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.errors import from_rpc_error
+from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.serving.config import BrokerConfig
 from octavo.supervisor.health import is_serving
 from tests.serving_rig import NOW_MS, make_batch, until
@@ -304,23 +304,22 @@ async def test_list_offsets(client: Client) -> None:
     for i in range(3):
         await client.produce(batch_of(make_batch([b"v"], timestamp_ms=NOW_MS + i * 10)))
 
-    async def ask(timestamp_ms: int, partition: int = 0) -> pb.ListedOffset:
-        reply = await client.stub.ListOffsets(
-            pb.ListOffsetsRequest(
-                offsets=[
-                    pb.ListOffset(topic="orders", partition=partition, timestamp_ms=timestamp_ms)
-                ]
-            )
-        )
-        return reply.offsets[0]
+    async def ask(asked: pb.ListOffset) -> pb.ListedOffset:
+        asked.topic = "orders"
+        return (await client.stub.ListOffsets(pb.ListOffsetsRequest(offsets=[asked]))).offsets[0]
 
-    assert (await ask(-2)).offset == 0
-    assert (await ask(-1)).offset == 3
-    found = await ask(NOW_MS + 5)
+    assert (await ask(pb.ListOffset(earliest=True))).offset == 0
+    assert (await ask(pb.ListOffset(latest=True))).offset == 3
+    found = await ask(pb.ListOffset(timestamp_ms=NOW_MS + 5))
     assert (found.offset, found.timestamp_ms) == (1, NOW_MS + 10)
-    assert (await ask(NOW_MS + 50)).offset == 3
-    assert (await ask(-7)).error.code == "INVALID_REQUEST"
-    assert (await ask(-1, partition=8)).error.code == "INVALID_PARTITION"
+    none = await ask(pb.ListOffset(timestamp_ms=NOW_MS + 50))
+    assert not none.HasField("error")
+    assert not none.HasField("offset")  # F6: no record is that late; the end is asked for as such
+    for before_1970 in (-1, -2, -(1 << 62)):  # a time like any other: every record is later
+        assert (await ask(pb.ListOffset(timestamp_ms=before_1970))).offset == 0
+    assert (await ask(pb.ListOffset())).error.code == "INVALID_REQUEST"
+    beyond = await ask(pb.ListOffset(latest=True, partition=8))
+    assert beyond.error.code == "INVALID_PARTITION"
 
 
 async def test_producer_ids_are_unique(client: Client) -> None:
@@ -354,6 +353,44 @@ async def test_cluster_health_counts_degraded_ledgers(client: Client, cluster: L
     assert (health.degraded_ledgers, len(health.bookies)) == (1, 2)
     assert (health.write_quorum, health.ack_quorum) == (3, 2)
     assert health.metadata_connected
+    assert (health.short_segments, health.segments, health.census_complete) == (1, 1, True)
+
+
+async def test_cluster_health_knows_no_copies_when_the_catalog_cannot_be_read(
+    client: Client, cluster: Loopback
+) -> None:
+    await client.produce(batch_of(make_batch()))
+    cluster.stores[0].suspend()
+    health = await client.stub.ClusterHealth(pb.ClusterHealthRequest())
+    assert not health.metadata_connected
+    for field in ("degraded_ledgers", "short_segments", "segments"):
+        assert not health.HasField(field), "unknown is not 0"
+
+
+async def test_a_bookie_that_is_away_makes_its_segments_short(
+    client: Client, cluster: Loopback
+) -> None:
+    await client.produce(batch_of(make_batch()))
+    await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    health = await client.stub.ClusterHealth(pb.ClusterHealthRequest())
+    assert (health.degraded_ledgers, health.short_segments) == (0, 0)
+    cluster.bookies.live = 2
+    health = await client.stub.ClusterHealth(pb.ClusterHealthRequest())
+    assert (health.degraded_ledgers, health.short_segments, health.segments) == (0, 1, 1)
+
+
+async def test_a_slow_roll_is_worth_asking_again(cluster: Loopback) -> None:
+    client = await cluster.broker(unload_deadline_s=0.1)
+    await create_topic(client)
+    await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+    await client.produce(batch_of(make_batch()))
+    cluster.bookies.hold = True
+    reply = await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    assert reply.error.code == "REQUEST_TIMED_OUT"
+    assert from_wire(reply.error).retriable
+    cluster.bookies.release()
+    reply = await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    assert (reply.HasField("error"), reply.high_watermark) == (False, 1)
 
 
 async def test_health_service(client: Client) -> None:

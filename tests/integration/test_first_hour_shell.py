@@ -227,11 +227,11 @@ def test_port_taken_is_said_and_nothing_is_left_running(
 
 
 def test_topic_life(at: Shell) -> None:
-    at("octavo topic create life --partitions 6 -c retention.ms=1000")
+    at("octavo topic create life --partitions 6 -c segment.ms=60000")
     assert "life" in at("octavo topic list").out
     described = json.loads(at("octavo topic describe life -o json").out)
     assert described["topic"] == "life"
-    assert described["settings"]["retention.ms"] == "1000"
+    assert described["settings"]["segment.ms"] == "60000"
     assert [row["partition"] for row in described["partitions"]] == list(range(6))
     assert "SETTINGS" not in at("octavo topic describe life").err
     assert at("octavo topic create life", expect=1).err.startswith("error: ")

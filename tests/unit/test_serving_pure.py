@@ -56,8 +56,9 @@ TOPIC_ID = uuid.UUID(int=3)
 
 
 def test_topic_settings_are_parsed_and_defaults_fill_the_rest() -> None:
-    settings = parse_topic_config({"retention.ms": "-1", "segment.bytes": "1048576"}, make_config())
-    assert (settings.retention_ms, settings.segment_bytes) == (-1, 1 << 20)
+    config = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": "1048576"}
+    settings = parse_topic_config(config, make_config())
+    assert (settings.segment_ms, settings.segment_bytes) == (604_800_000, 1 << 20)
     assert (settings.replication_factor, settings.min_insync_replicas) == (3, 2)
 
 
@@ -65,10 +66,15 @@ def test_topic_settings_are_parsed_and_defaults_fill_the_rest() -> None:
     ("config", "text"),
     [
         ({"retention.msx": "1"}, "did you mean 'retention.ms'"),
-        ({"retention.ms": "soon"}, "whole number"),
-        ({"retention.ms": "-2"}, "between -1"),
+        ({"segment.ms": "soon"}, "whole number"),
+        ({"segment.ms": "-2"}, "between 1000"),
+        ({"retention.ms": "1000"}, "deletes no records"),
+        ({"retention.ms": "-2"}, "leave it out, or -1"),
+        ({"retention.bytes": "5000000"}, "deletes no records"),
+        ({"cleanup.policy": "compact"}, "compacts nothing"),
+        ({"cleanup.policy": "compact,delete"}, "compacts nothing"),
         ({"segment.bytes": "10"}, "between 65536"),
-        ({"cleanup.policy": "shred"}, "one of delete"),
+        ({"cleanup.policy": "shred"}, "leave it out, or delete"),
         ({"min.insync.replicas": "4"}, "exceeds replication.factor"),
         ({"min.insync.replicas": "1"}, "could lose"),
         ({"max.message.bytes": str(5 << 20)}, "between"),
@@ -96,7 +102,7 @@ def test_replication_factor_above_live_bookies_is_refused() -> None:
 def test_stored_settings_of_a_newer_build_do_not_stop_a_partition() -> None:
     stored = {"retention.ms": "5", "shiny.new": "1", "segment.ms": "nonsense"}
     settings = settings_of(stored, make_config())
-    assert (settings.retention_ms, settings.segment_ms) == (5, 604_800_000)
+    assert settings.segment_ms == 604_800_000
 
 
 def test_broker_settings_are_checked_against_each_other() -> None:

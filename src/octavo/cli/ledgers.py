@@ -60,6 +60,9 @@ def health(
                 "write_quorum": found.write_quorum,
                 "ack_quorum": found.ack_quorum,
                 "degraded_ledgers": found.degraded_ledgers,
+                "short_segments": found.short_segments,
+                "segments": found.segments,
+                "census_complete": found.census_complete,
             },
             output,
         )
@@ -85,12 +88,19 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
             f"degraded: writes are acknowledged, but new ledgers hold {writable} copies "
             f"instead of {found.write_quorum} ({facts})"
         )
-    if found.degraded_ledgers:
+    if found.short_segments is None:
+        return False, f"unhealthy: the catalog cannot be read, copies are not known ({facts})"
+    if found.short_segments:
+        looked = _count(found.segments or 0, "segment")
+        which = looked if found.census_complete else f"the newest {looked}"
         return True, (
-            f"healthy, with {_count(found.degraded_ledgers, 'ledger')} still short of copies "
-            f"({facts})"
+            f"writes are healthy, but of {which} {found.short_segments} cannot have all copies "
+            f"now: written while bookies were too few, or on bookies that are away ({facts})"
         )
-    return True, f"healthy: {facts}, each record on {found.write_quorum} bookies"
+    return True, (
+        f"healthy: {facts}; new records go to {found.write_quorum} bookies and are acknowledged "
+        f"by {found.ack_quorum}"
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,88 @@
+"""How many copies the cluster's segments have, as far as their records tell.
+
+A record names the bookies an entry was sent to. That all of them hold it is known of none: an entry
+is acknowledged by Qa of Qw. So this counts only what is short for certain, and says when it could
+not look at everything; nothing here may be read as "every record has all its copies".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import NamedTuple
+
+from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.topics import PartitionCatalog, Segment, TopicCatalog
+from octavo.runtime.errors import NoSuchLedger
+from octavo.runtime.ids import Member
+from octavo.serving.storage import Storage
+
+PARTITIONS_MAX = 2_000
+"""Partitions whose segments one census looks at."""
+SEGMENTS_MAX = 2_000
+"""Ledger records that one census reads, newest segments first."""
+CONCURRENT_READS = 32
+
+
+class CopyCensus(NamedTuple):
+    """What was found."""
+
+    degraded_ledgers: int
+    """Open ledgers that get fewer copies than their topic asks for (A6)."""
+    short_segments: int
+    """Segments opened with too few bookies, or named to have copies on bookies that are away."""
+    segments: int
+    """Segments looked at."""
+    complete: bool
+    """Whether these are all."""
+
+
+async def take_census(
+    topics: TopicCatalog, partitions: PartitionCatalog, storage: Storage
+) -> CopyCensus:
+    """Look at the newest segments of the cluster.
+
+    Raises OctavoError when the catalog or a record cannot be read: then nothing is known.
+    """
+    gate = asyncio.Semaphore(CONCURRENT_READS)
+    live = {bookie.member for bookie in storage.bookies()}
+
+    async def listed(topic_id: uuid.UUID, number: int) -> tuple[Segment, ...]:
+        async with gate:
+            found = await partitions.read_hint(topic_id, number)
+        return tuple(found.state.segments) if found is not None else ()
+
+    async def look(segment: Segment) -> LedgerMetadata | None:
+        async with gate:
+            try:
+                return await storage.read_record(segment.ledger_id)
+            except NoSuchLedger:
+                return None  # its topic is being deleted, or the list was trimmed meanwhile
+
+    wanted = [
+        (topic.topic_id, number)
+        for topic, _ in await topics.list()
+        if not topic.deleting
+        for number in range(topic.partitions)
+    ]
+    lists = await asyncio.gather(*(listed(*one) for one in wanted[:PARTITIONS_MAX]))
+    everything = sorted(
+        (segment for segments in lists for segment in segments),
+        key=lambda segment: segment.ledger_id,
+        reverse=True,
+    )
+    chosen = everything[:SEGMENTS_MAX]
+    records = await asyncio.gather(*(look(segment) for segment in chosen))
+    degraded = short = 0
+    for segment, record in zip(chosen, records, strict=True):
+        if record is None:
+            continue
+        degraded += int(record.degraded and segment.end_offset is None)
+        short += int(is_short(record, live))
+    complete = len(wanted) <= PARTITIONS_MAX and len(everything) <= SEGMENTS_MAX
+    return CopyCensus(degraded, short, len(chosen), complete)
+
+
+def is_short(record: LedgerMetadata, live: set[Member]) -> bool:
+    """Whether some entry of the ledger surely lacks a copy that a reader could use now."""
+    return record.degraded or any(set(members) - live for _, members in record.fragments)

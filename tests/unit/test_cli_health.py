@@ -1,0 +1,47 @@
+"""The sentence of `octavo cluster health` says what is known, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.cli.ledgers import judge
+from octavo.client.messaging.admin import BookieDescription, BrokerDescription, ClusterHealth
+
+FINE = ClusterHealth(
+    cluster_id="c",
+    brokers=(BrokerDescription("broker-1", "a:1"),),
+    bookies=tuple(BookieDescription(f"bookie-{n}", "", "", "", "rw") for n in range(3)),
+    metadata_connected=True,
+    write_quorum=3,
+    ack_quorum=2,
+    degraded_ledgers=0,
+    short_segments=0,
+    segments=7,
+    census_complete=True,
+)
+
+
+def test_nothing_is_claimed_about_copies_that_nobody_counted() -> None:
+    healthy, sentence = judge(FINE)
+    assert healthy
+    assert FINE.healthy
+    assert sentence == (
+        "healthy: 1 broker, 3 writable bookies; new records go to 3 bookies and are acknowledged "
+        "by 2"
+    )
+
+
+def test_short_segments_are_said_with_what_was_looked_at() -> None:
+    healthy, sentence = judge(replace(FINE, short_segments=2))
+    assert healthy
+    assert "of 7 segments 2 cannot have all copies now" in sentence
+    _, sentence = judge(replace(FINE, short_segments=2, segments=2000, census_complete=False))
+    assert "of the newest 2000 segments 2 cannot" in sentence
+
+
+def test_a_catalog_that_cannot_be_read_is_not_healthy() -> None:
+    unknown = replace(FINE, degraded_ledgers=None, short_segments=None, segments=None)
+    assert not unknown.healthy
+    healthy, sentence = judge(unknown)
+    assert not healthy
+    assert "copies are not known" in sentence
