@@ -47,21 +47,64 @@ class AddRequest:
     seal = close_part
 
 
-class AddPart:
-    """The entries of a request that travel in one journal item."""
+class DuplicateWait:
+    """A duplicate of an entry that is still on its way to the disk: shares that copy's fate."""
 
-    __slots__ = ("indexes", "on_refused", "request")
+    __slots__ = ("key", "status")
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        self.key = key
+        self.status = Status.OK
+        """Why that copy was refused, if it was."""
+
+
+class Duplicates:
+    """Duplicates that wait for the copy they duplicate (B-3); as many as requests are in flight."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, int], list[DuplicateWait]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, ledger_id: int, entry_id: int) -> DuplicateWait:
+        """A new duplicate of a pending entry; end it with `done()`."""
+        made = DuplicateWait((ledger_id, entry_id))
+        self._waiting.setdefault(made.key, []).append(made)
+        return made
+
+    def refused(self, heads: list[EntryHead], status: Status) -> None:
+        """These copies were never stored: no duplicate of them may be answered OK."""
+        if self._waiting:
+            for ledger_id, entry_id, _, _, _ in heads:
+                for wait in self._waiting.get((ledger_id, entry_id), ()):
+                    wait.status = status
+
+    def done(self, wait: DuplicateWait) -> None:
+        """The duplicate is answered."""
+        left = self._waiting[wait.key]
+        left.remove(wait)
+        if not left:
+            del self._waiting[wait.key]
+
+
+class AddPart:
+    """The entries of a request that travel in one journal item, and what waits behind it."""
+
+    __slots__ = ("indexes", "on_done", "on_refused", "request")
 
     def __init__(
         self,
         request: AddRequest,
         indexes: Callable[[], list[int]],
         on_refused: Callable[[], None],
+        on_done: Callable[[Status], None] | None = None,
     ) -> None:
         request.open_part()
         self.request = request
         self.indexes = indexes
         self.on_refused = on_refused
+        self.on_done = on_done
 
     def __call__(self, status: Status) -> None:
         """The item is durable, or was refused by the journal."""
@@ -69,6 +112,8 @@ class AddPart:
             self.on_refused()
             for index in self.indexes():
                 self.request.refuse(index, status)
+        if self.on_done is not None:
+            self.on_done(status)
         self.request.close_part()
 
 
@@ -83,15 +128,16 @@ class Settling:
         self,
         request: AddRequest,
         journal: JournalWriter,
+        duplicates: Duplicates,
         on_refused: Callable[[list[EntryHead]], None],
         *,
         recovery: bool,
     ) -> None:
         self.request = request
         self.recovery = recovery
-        self.barrier = False
-        """A pending duplicate was met: the reply must wait for a later sync (B-3)."""
         self._journal = journal
+        self._duplicates = duplicates
+        self._waits: list[tuple[int, DuplicateWait]] = []
         self._on_refused = on_refused
         self._heads: list[EntryHead] = []
         self._entries: list[Buffer] = []
@@ -111,12 +157,27 @@ class Settling:
         self._nbytes = nbytes
         return Status.OK
 
+    def duplicate(self, ledger_id: int, entry_id: int, index: int) -> None:
+        """The entry is pending already: the answer waits for the sync of that copy (B-3)."""
+        self._waits.append((index, self._duplicates.wait(ledger_id, entry_id)))
+
     def flush(self) -> None:
-        """Submit what was accepted; a barrier is submitted even when nothing was."""
-        if not self._entries and not self.barrier:
+        """Submit what was accepted, or nothing but a barrier for duplicates: it is answered after
+        everything queued before it, the copies they wait for included."""
+        if not self._entries and not self._waits:
             return
         heads, entries, indexes = self._heads, self._entries, self._indexes
         self._heads, self._entries, self._indexes, self._nbytes = [], [], [], 0
-        self.barrier = False
-        part = AddPart(self.request, lambda: indexes, lambda: self._on_refused(heads))
+        waits, self._waits = self._waits, []
+        part = AddPart(
+            self.request,
+            lambda: indexes,
+            lambda: self._on_refused(heads),
+            (lambda status: self._end_waits(waits, status)) if waits else None,
+        )
         self._journal.submit(JournalItem(heads, entries, part, reserve=self.recovery))
+
+    def _end_waits(self, waits: list[tuple[int, DuplicateWait]], status: Status) -> None:
+        for index, wait in waits:
+            self._duplicates.done(wait)
+            self.request.refuse(index, status if status is not Status.OK else wait.status)

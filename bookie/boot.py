@@ -25,9 +25,10 @@ from octavo.bookie.identity import (
     DirectoryLock,
     Identity,
 )
+from octavo.bookie.journal.durable_file import DURABLE_FILE, DurableFile
 from octavo.bookie.journal.item import CommittedGroup, RetiredSegment
-from octavo.bookie.journal.replay import Verdict, judge, span_records
-from octavo.bookie.journal.segment import START, Position, SegmentHeader
+from octavo.bookie.journal.replay import Evidence, Verdict, judge, span_records
+from octavo.bookie.journal.segment import START, Position, Record, SegmentHeader
 from octavo.bookie.journal.writer import (
     JournalOptions,
     JournalWriter,
@@ -68,6 +69,7 @@ class Booted:
     identity: Identity
     index: EntryIndex
     journal: JournalWriter
+    durable_file: DurableFile
     journal_dir: pathlib.Path
 
 
@@ -96,13 +98,14 @@ class Booter:
         self._data_dir = config.data_dir
         self._journal_dir = config.data_dir / JOURNAL_DIR
         self._index_dir = config.data_dir / INDEX_DIR
+        self._durable_file = DurableFile(config.data_dir, disk)
         self._renewed = False
         """This boot took a new incarnation: damaged history may be salvaged under it (B-25)."""
 
     async def boot(self, callbacks: Callbacks) -> Booted:
         """Open everything; raises StorageFailed with a cause and a hint when it must not serve."""
         try:
-            await asyncio.to_thread(self._data_dir.mkdir, parents=True, exist_ok=True)
+            await asyncio.to_thread(self._disk.make_dir, self._data_dir)
             lock = await asyncio.to_thread(DirectoryLock, self._data_dir)
         except OSError as error:
             raise from_os_error(f"the data folder {self._data_dir}", error) from error
@@ -131,15 +134,24 @@ class Booter:
             await self._renew(identity, [judgement.cause])
         elif judgement.kind is BootKind.NEW:
             await identity.create()
-        await asyncio.to_thread(self._journal_dir.mkdir, exist_ok=True)
+        await asyncio.to_thread(self._disk.make_dir, self._journal_dir)
         index = await self._open_index(identity, normal=judgement.kind is BootKind.NORMAL)
         try:
-            journal = await self._replay(identity, index, uuid.UUID(instance), callbacks)
+            normal = judgement.kind is BootKind.NORMAL
+            evidence = await asyncio.to_thread(self._evidence, identity, normal)
+            journal = await self._replay(identity, index, uuid.UUID(instance), callbacks, evidence)
             await identity.bump(journal.segment)
         except BaseException:
             await asyncio.to_thread(index.close)
             raise
-        return Booted(lock, identity, index, journal, self._journal_dir)
+        return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)
+
+    def _evidence(self, identity: Identity, normal: bool) -> list[Evidence | None]:
+        """What is known of the log from outside of it; None stands for evidence that must be there
+        and is not."""
+        if not normal:
+            return []
+        return [*identity.evidence(), self._durable_file.read()]
 
     async def _renew(self, identity: Identity, causes: list[str]) -> None:
         """B-23, B-25: refuse, or take a new incarnation when the operator said so; at most once a
@@ -192,17 +204,18 @@ class Booter:
         index: EntryIndex,
         instance_id: uuid.UUID,
         callbacks: Callbacks,
+        evidence: list[Evidence | None],
     ) -> JournalWriter:
         mark = await asyncio.to_thread(index.mark, STREAM)
         numbers = await asyncio.to_thread(self._numbers)
-        verdict = await self._judge(mark, numbers, instance_id)
-        newest = identity.cookie.boot_counter
+        known = [proof for proof in evidence if proof is not None]
+        verdict = await self._judge(mark, numbers, instance_id, known)
         problems = list(verdict.problems)
-        if max(numbers, default=0) < newest:
-            problems.append(f"segment {newest}, the newest one created, is missing")
-        if problems:
+        if len(known) < len(evidence):
+            problems.append(f"the file {DURABLE_FILE!r} is missing or damaged")
+        if problems and not self._renewed:
             await self._renew(identity, problems)
-            verdict = await self._judge(mark, numbers, instance_id)
+            verdict = await self._judge(mark, numbers, instance_id, known)
         cookie = identity.cookie
         config = self._config
         journal = JournalWriter(
@@ -219,20 +232,32 @@ class Booter:
             ),
             clock=self._clock,
             entropy=self._entropy,
+            on_durable=self._durable_file.note,
             sink=callbacks.sink,
             on_failure=callbacks.on_failure,
             on_roll=callbacks.on_roll,
         )
-        number = max([*numbers, verdict.end.segment, newest]) + 1
+        used = [identity.cookie.boot_counter, *(proof.position.segment for proof in known)]
+        number = max([*numbers, *used, verdict.durable.segment]) + 1
         directory = cookie.directories[DIRECTORY_ROLE].encode()
         await asyncio.to_thread(self._make_durable, index, verdict, journal, number, directory)
         return journal
 
     async def _judge(
-        self, mark: Position | None, numbers: list[int], instance_id: uuid.UUID
+        self,
+        mark: Position | None,
+        numbers: list[int],
+        instance_id: uuid.UUID,
+        evidence: list[Evidence],
     ) -> Verdict:
         return await asyncio.to_thread(
-            judge, mark or START, numbers, self._load, instance_id, salvage=self._renewed
+            judge,
+            mark or START,
+            numbers,
+            self._load,
+            instance_id,
+            evidence=evidence,
+            salvage=self._renewed,
         )
 
     def _numbers(self) -> list[int]:
@@ -250,8 +275,8 @@ class Booter:
         next_number: int,
         identity: bytes,
     ) -> None:
-        """Apply, create the next segment, move the mark to it, flush: then replay is done (B-14,
-        B-17)."""
+        """Apply what is proven, write the rest again into the next segment, apply that, move the
+        mark behind it, flush: then replay is done (B-5, B-14, B-17, ADR 14)."""
         applier = IndexApplier(index, STREAM)
         replayed = 0
         for span in verdict.spans:
@@ -263,15 +288,21 @@ class Booter:
                     applier.add_record(span.segment, record)
                 replayed += len(records)
                 applier.commit(max(applier.mark, Position(span.segment, batch.end)))
-        start = journal.open(next_number, verdict.end)
+        tail: list[list[Record]] = []
+        for span in verdict.tail:
+            tail += [records for _, records in span_records(span, self._load(span.segment))]
+        for record in journal.open(next_number, verdict.durable, tail):
+            applier.add_record(next_number, record)
+        self._durable_file.create(journal.durable)
         applier.set_identity(identity)
-        applier.commit(start)
+        applier.commit(journal.durable)
         index.flush()
         for end in verdict.open_ends:
             self._trim(end)
         _log.info(
             "replayed",
             records=replayed,
+            written_again=sum(map(len, tail)),
             segments=len(verdict.spans),
             segment=next_number,
             open_ends=[tuple(end) for end in verdict.open_ends],

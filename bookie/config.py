@@ -44,6 +44,11 @@ class BookieConfig(FrozenSettings):
     queue_max_records: int = Field(default=10_000, ge=1)
     queue_max_bytes: int = Field(default=64 << 20, ge=4096)
     idle_mark_s: float = Field(default=1.0, gt=0)
+    evidence_interval_s: float = Field(default=1.0, gt=0)
+    """How often the durable file is synced while entries come (ADR 14)."""
+    evidence_publish_s: float = Field(default=10.0, gt=0)
+    """How often a busy bookie tells the metadata store how far its log is durable; an idle one does
+    so within two `evidence_interval_s`."""
     sync_log_s: float = Field(default=1.0, gt=0)
     sync_read_only_s: float = Field(default=30.0, gt=0)
     """A sync that takes longer makes the bookie read-only (B-9)."""

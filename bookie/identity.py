@@ -15,6 +15,8 @@ import pathlib
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from octavo.bookie.journal.replay import Evidence
+from octavo.bookie.journal.segment import HEADER_BYTES, START, Position
 from octavo.metadata.bookies import Cookie, CookieCatalog, VersionedCookie
 from octavo.runtime.disk import Disk
 from octavo.runtime.entropy import Entropy
@@ -219,6 +221,7 @@ class Identity:
             old,
             incarnation=self._entropy.uuid(),
             salvage=(old.incarnation, *old.salvage),
+            durable_up_to=(0, 0),  # what the old incarnation proved may be what was lost
             directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
         )
         try:
@@ -228,6 +231,34 @@ class Identity:
                 f"another process changed the cookie of {self._bookie_id!r}"
             ) from None
         self._cookie = cookie
+
+    def evidence(self) -> list[Evidence]:
+        """What the cookies prove about the log, the store's and the directory's (ADR 14)."""
+        found: list[Evidence] = []
+        stored = self._stored.cookie if self._stored else None
+        for cookie, source in (
+            (stored, "the cluster's cookie"),
+            (self._cookie, "the directory's cookie"),
+        ):
+            if cookie is None:
+                continue
+            # The counter moves after the segment was made durable.
+            created = Position(cookie.boot_counter, HEADER_BYTES) if cookie.boot_counter else START
+            proven = max(created, Position(*cookie.durable_up_to))
+            if proven != START:
+                found.append(Evidence(proven, source))
+        return found
+
+    async def publish(self, durable_up_to: Position) -> None:
+        """Tell the cluster how far the log is durable; raises MetadataUnavailable and its like."""
+        async with self._bumping:
+            if self._stored is None:
+                raise StorageFailed("identity is not established yet")
+            cookie = replace(
+                self.cookie, durable_up_to=(durable_up_to.segment, durable_up_to.offset)
+            )
+            self._stored = await self._catalog.update_cookie(self._stored, cookie)
+            self._cookie = cookie
 
     async def bump(self, segment: int) -> None:
         """Raise the boot counter to the newest segment's number, in the directory first.

@@ -281,7 +281,7 @@ class Verdict(Enum):
     ACCEPT = "accept"
     FENCED = "fenced"
     DUPLICATE = "duplicate"
-    """Same bytes are pending: answer when they are durable (B-3)."""
+    """Same bytes are pending: answer when that copy is durable, or refused (B-3)."""
     CONFLICT = "conflict"
     LOOK_UP = "look-up"
     """The id may be stored already: ask the index, then decide again with its answer."""

@@ -16,6 +16,7 @@ from octavo.bookie.boot import STREAM, Booted, Booter, Callbacks
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
 from octavo.bookie.control import ControlServer
+from octavo.bookie.evidence import EvidenceKeeper
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.space import SpaceGauge
 from octavo.bookie.storage.index_writer import IndexWriter
@@ -81,7 +82,7 @@ class BookieServer:
         self._registrar: BookieRegistrar | None = None
         self._listener: asyncio.Server | None = None
         self._reconsider = asyncio.Event()
-        self._rolled = asyncio.Event()
+        self._keeper: EvidenceKeeper | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set once when the bookie must stop (B-8, B-28); its result is the reason."""
         self.wire_address = ""
@@ -176,7 +177,8 @@ class BookieServer:
         self._tasks.spawn(self._watch_disk(), name="watch disk")
         self._tasks.spawn(self._watch_sync(), name="watch sync")
         self._tasks.spawn(self._keep_state(), name="keep state")
-        self._tasks.spawn(self._keep_counter(), name="keep counter")
+        assert self._keeper is not None
+        self._tasks.spawn(self._keeper.run(), name="keep evidence")
         await self._control.set_serving(True)
         _log.info(
             "bookie-started",
@@ -214,6 +216,9 @@ class BookieServer:
             on_failure=self.fail,
         )
         self._index_writer.start()
+        self._keeper = EvidenceKeeper(
+            config, booted.journal, booted.durable_file, booted.identity, self._clock
+        )
         booted.journal.start()
 
     def _accept(self) -> asyncio.BufferedProtocol:
@@ -257,7 +262,8 @@ class BookieServer:
         self.fail(IllegalStateError(f"another process serves as {self.config.bookie_id}"))
 
     def _on_roll(self, segment: int) -> None:
-        self._rolled.set()
+        if self._keeper is not None:
+            self._keeper.roll()
 
     def _on_disk_full(self) -> None:
         self._gauge.allocation_failed()
@@ -322,17 +328,6 @@ class BookieServer:
             if state == self._desired_state():
                 self._apply(state)
 
-    async def _keep_counter(self) -> None:
-        """B-27: the boot counter follows the segments; the metadata store may be away meanwhile
-        (R7)."""
-        while True:
-            await self._rolled.wait()
-            self._rolled.clear()
-            try:
-                await self._boot.identity.bump(self._boot.journal.segment)
-            except OctavoError as error:
-                _log.warning("boot-counter-not-stored", cause=str(error))
-
     # --- information ------------------------------------------------------------------------
 
     def _info(self) -> bookie_pb2.InfoReply:
@@ -384,6 +379,9 @@ class BookieServer:
         await self._end("journal", asyncio.to_thread(booted.journal.stop))
         if self._index_writer is not None:
             await self._end("index writer", asyncio.to_thread(self._index_writer.stop))
+        if self._keeper is not None and not self.failed.done():
+            await self._end("evidence", self._keeper.finish())
+        await self._end("durable file", asyncio.to_thread(booted.durable_file.close))
         if self._store is not None:
             await self._end("store", self._store.close())
         if self._files is not None:

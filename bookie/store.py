@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from octavo.bookie.adds import AddPart, AddRequest, Reply, Settling
+from octavo.bookie.adds import AddPart, AddRequest, Duplicates, Reply, Settling
 from octavo.bookie.admission import Admission, AdmissionDesk
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.journal.item import EntryHead, JournalItem
@@ -110,6 +110,7 @@ class BookieStore:
         self._table = LedgerTable(config.ledgers_in_memory_max, self._tag)
         self._loading: dict[int, asyncio.Future[Ledger]] = {}
         self._looking: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._duplicates = Duplicates()
         self._undecided = 0
         self._unsettled: dict[int, asyncio.Future[None]] = {}
         """Ledger id → when the last request with undecided adds to it is settled."""
@@ -240,6 +241,7 @@ class BookieStore:
     def _refused(self, heads: list[EntryHead]) -> None:
         """The journal had no space for these entries: they were never accepted (6.13)."""
         self._table.forget_pending(heads)
+        self._duplicates.refused(heads, Status.DISK_FULL)
         self._disk_full()
 
     def _disk_full(self) -> None:
@@ -260,7 +262,9 @@ class BookieStore:
         self._unsettled.update(dict.fromkeys(ledger_ids, settled))
         turn = _Turn(ledger_ids, before, settled)
         request.open_part()
-        settling = Settling(request, self._journal, self._refused, recovery=recovery)
+        settling = Settling(
+            request, self._journal, self._duplicates, self._refused, recovery=recovery
+        )
         self._tasks.spawn(self._settle_in_turn(settling, entries, indexes, turn), name="settle")
 
     async def _settle_in_turn(
@@ -322,7 +326,7 @@ class BookieStore:
             if verdict is Verdict.ACCEPT:
                 return settling.accept(ledger, index, entry)
             if verdict is Verdict.DUPLICATE:
-                settling.barrier = True
+                settling.duplicate(ledger.ledger_id, entry_id, index)
                 return Status.OK
             if verdict is Verdict.FENCED:
                 return Status.FENCED

@@ -204,6 +204,9 @@ class Cookie:
     salvage: tuple[uuid.UUID, ...] = ()
     """Older incarnations still named by some ledger (B-26)."""
     boot_counter: int = 0
+    durable_up_to: tuple[int, int] = (0, 0)
+    """(segment, offset): the log of this incarnation was durable at least up to there; (0, 0) while
+    nothing is published. Evidence that a directory was rolled back (B-23)."""
 
     def to_bytes(self) -> bytes:
         """The cookie as stored, in the metadata store and in every data directory."""
@@ -215,6 +218,8 @@ class Cookie:
             directories=dict(self.directories),
             salvage=[str(old) for old in self.salvage],
             boot_counter=self.boot_counter,
+            durable_segment=self.durable_up_to[0],
+            durable_offset=self.durable_up_to[1],
         ).SerializeToString(deterministic=True)
 
     @classmethod
@@ -234,6 +239,7 @@ class Cookie:
                 directories=dict(record.directories),
                 salvage=tuple(uuid.UUID(old) for old in record.salvage),
                 boot_counter=record.boot_counter,
+                durable_up_to=(record.durable_segment, record.durable_offset),
             )
         except (DecodeError, ValueError) as error:
             raise MetadataCorrupt(f"cookie: {error}") from error

@@ -233,11 +233,16 @@ class Cookie(_message.Message):
     DIRECTORIES_FIELD_NUMBER: _builtins.int
     SALVAGE_FIELD_NUMBER: _builtins.int
     BOOT_COUNTER_FIELD_NUMBER: _builtins.int
+    DURABLE_SEGMENT_FIELD_NUMBER: _builtins.int
+    DURABLE_OFFSET_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     bookie_id: _builtins.str
     instance_id: _builtins.str
     incarnation: _builtins.str
     boot_counter: _builtins.int
+    durable_segment: _builtins.int
+    """durable end of the log when last published (0: never)"""
+    durable_offset: _builtins.int
     @_builtins.property
     def directories(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """role -> uuid"""
@@ -254,10 +259,12 @@ class Cookie(_message.Message):
         directories: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         salvage: _abc.Iterable[_builtins.str] | None = ...,
         boot_counter: _builtins.int = ...,
+        durable_segment: _builtins.int = ...,
+        durable_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "boot_counter", b"boot_counter", "directories", b"directories", "format_version", b"format_version", "incarnation", b"incarnation", "instance_id", b"instance_id", "salvage", b"salvage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "boot_counter", b"boot_counter", "directories", b"directories", "durable_offset", b"durable_offset", "durable_segment", b"durable_segment", "format_version", b"format_version", "incarnation", b"incarnation", "instance_id", b"instance_id", "salvage", b"salvage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

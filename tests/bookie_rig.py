@@ -120,6 +120,7 @@ class BookieRig:
             "segment_bytes": 1 << 20,
             "memtable_bytes": 1 << 20,
             "idle_mark_s": 0.05,
+            "evidence_interval_s": 0.05,
             "disk_check_s": 0.05,
             "registration_wait_s": 2.0,
             **settings,
@@ -190,11 +191,18 @@ class BookieRig:
             self._metadata = None
 
     async def crash(self, **settings: object) -> BookieServer:
-        """Go on from what the disk holds at this instant, as after kill -9."""
+        """Go on from what the disk holds at this instant, as after kill -9: what the stop below
+        tells the metadata store was never told."""
         image = self.data_dir.with_name(self.data_dir.name + "'")
         snapshot(self.data_dir, image)
+        cookie = Paths(ROOT).cookie("bookie-1")
+        told = self.cluster.snapshot()[cookie].value
         await self.stop()
         self.data_dir = image
+        self._metadata = self.cluster.connect()
+        found = await self._metadata.get(cookie)
+        assert found is not None
+        await self._metadata.put(cookie, told, expected=found.version)
         return await self.start(**settings)
 
     async def ledger(self, *members: Member) -> LedgerId:
@@ -324,7 +332,7 @@ def snapshot(data_dir: pathlib.Path, image: pathlib.Path) -> None:
     """Copy a live data directory in the order in which each part may lag the next (B-5, B-27)."""
     image.mkdir()
     shutil.copytree(data_dir / "index", image / "index")
-    for name in ("cookie.first", "cookie"):
+    for name in ("cookie.first", "cookie", "durable"):
         if (data_dir / name).exists():
             shutil.copy(data_dir / name, image / name)
     shutil.copytree(data_dir / "journal", image / "journal")

@@ -1,14 +1,18 @@
 """What a boot may trust of the journal: a pure judgement over segment bytes (spec/ledger.md §6.8,
-B-13..B-16).
+B-13..B-16; ADR 14).
 
 Owns the difference between a torn tail (never acknowledged, cut) and corruption of something that
-was durable (uncertain boot, B-23). It reads bytes through a callable and changes nothing;
-`octavo.bookie.boot` applies the records it approves.
+was durable (uncertain boot, B-23), and the border between what is proven durable and what a boot
+only happens to see (page cache) and must write again before it counts. It reads bytes through a
+callable and changes nothing; `octavo.bookie.boot` applies what it approves.
+
+The log is a chain, followed from the newest segment down: each header names the position from
+which its segment goes on. Segments, and ends of segments, that the chain leaves out were superseded
+by the boot that created their successor, which copied what was in them.
 """
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -23,9 +27,17 @@ from octavo.bookie.journal.segment import (
     batch_records,
     scan_segment,
 )
-from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
+from octavo.runtime.errors import CorruptEntry
 
 Load = Callable[[int], bytes]
+
+
+class Evidence(NamedTuple):
+    """A proof that the log was durable up to a position, kept outside of the segments."""
+
+    position: Position
+    source: str
+    """Where it was found, for people."""
 
 
 class Span(NamedTuple):
@@ -39,8 +51,11 @@ class Verdict(NamedTuple):
     """What replay found."""
 
     spans: list[Span]
-    end: Position
-    """Durable end of the stream: goes into the header of the next segment."""
+    """Proven durable: may be applied where they lie."""
+    tail: list[Span]
+    """Valid, but proven by nothing: must be written again and synced before any of it counts."""
+    durable: Position
+    """Proven durable end of the log: goes into the header of the next segment."""
     problems: list[str]
     """Not empty: the history is in doubt (B-23); nothing may be served under the present
     incarnation."""
@@ -54,92 +69,190 @@ def judge(
     load: Load,
     instance_id: uuid.UUID,
     *,
+    evidence: Sequence[Evidence] = (),
     salvage: bool = False,
 ) -> Verdict:
     """Walk the segments from the durable mark on and decide what holds.
+
+    Raises UnsupportedVersion for a segment of another format.
 
     Args:
         mark: position up to which the index is complete (B-10).
         numbers: segment numbers present on disk, ascending.
         load: whole bytes of a segment.
         instance_id: the cluster; a segment of another one is refused.
+        evidence: positions known to be durable from outside the segments.
         salvage: also take valid batches found behind damage (B-25: under a new incarnation only).
     """
-    scans: list[SegmentScan] = []
-    problems: list[str] = []
-    for number in numbers:
-        if number < mark.segment:
-            continue
-        start = mark.offset if number == mark.segment else HEADER_BYTES
-        scan = _scan(number, start, load, problems)
-        if scan is None:
-            continue
-        if scan.header.number != number or scan.header.instance_id != instance_id:
-            problems.append(f"segment {number} belongs to another place or cluster")
-            continue
-        scans.append(scan)
-    _check_chain(mark, scans, problems)
-    open_ends = [
-        Position(scan.header.number, scan.end)
-        for scan in scans
-        if not scan.sealed and scan.end >= _required_end(mark, scans, scan)
-    ]
-    spans = [Span(s.header.number, s.batches + s.beyond if salvage else s.batches) for s in scans]
-    end = Position(scans[-1].header.number, scans[-1].end) if scans else mark
-    return Verdict(spans, end, problems, open_ends)
+    return _Judge(mark, load, instance_id, evidence).judge(numbers, salvage=salvage)
 
 
-def _scan(number: int, start: int, load: Load, problems: list[str]) -> SegmentScan | None:
-    try:
-        data = load(number)
-    except OSError as error:
-        problems.append(f"segment {number} cannot be read: {error}")
-        return None
-    try:
-        return scan_segment(data, start)
-    except UnsupportedVersion as error:
-        problems.append(f"segment {number}: {error.cause}")
-    except CorruptEntry:
-        # A creation cut short by a crash leaves no byte behind the header: nothing was stored in
-        # it.
-        if data[HEADER_BYTES:].strip(b"\0"):
-            problems.append(f"segment {number} has a damaged header in front of data")
-    return None
+class _Judge:
+    """The state of one judgement."""
 
+    def __init__(
+        self,
+        mark: Position,
+        load: Load,
+        instance_id: uuid.UUID,
+        evidence: Sequence[Evidence],
+    ) -> None:
+        self._mark = mark
+        self._load = load
+        self._instance_id = instance_id
+        self._evidence = [*evidence, Evidence(mark, "the index")]
+        self._problems: list[str] = []
+        self._scans: dict[int, SegmentScan] = {}
+        self._broken: dict[int, str] = {}
+        """Segments without a usable header, and what is wrong with them."""
 
-def _check_chain(mark: Position, scans: list[SegmentScan], problems: list[str]) -> None:
-    first = scans[0].header if scans else None
-    if mark != START and (first is None or first.number != mark.segment):
-        problems.append(f"segment {mark.segment} of the durable mark is missing")
-    elif mark == START and first is not None and first.durable_up_to != START:
-        problems.append(f"segments before {first.number} are missing")
-    for before, after in itertools.pairwise(scans):
-        if after.header.durable_up_to.segment != before.header.number:
-            problems.append(
-                f"segment {after.header.number} follows {after.header.durable_up_to.segment}, "
-                f"but {before.header.number} is what is here"
+    def judge(self, numbers: Sequence[int], *, salvage: bool) -> Verdict:
+        for number in numbers:
+            if number >= self._mark.segment:
+                self._scan(number)
+        chain = self._chain()
+        self._check_bottom(chain)
+        self._check_evidence(chain)
+        for index, scan in enumerate(chain):
+            required = self._required_end(
+                scan, chain[index + 1] if index + 1 < len(chain) else None
             )
-    for scan in scans:
-        required = _required_end(mark, scans, scan)
-        if scan.end < required:
-            problems.append(
-                f"segment {scan.header.number} is damaged at {scan.end}: "
-                f"bytes up to {required} were durable"
-            )
+            if scan.end < required:
+                self._problems.append(
+                    f"segment {scan.number} is damaged at {scan.end}: "
+                    f"bytes up to {required} were durable"
+                )
+        durable = self._durable(chain)
+        spans, tail = self._salvage() if salvage else self._spans(chain, durable)
+        open_ends = [
+            Position(scan.number, scan.end)
+            for scan in self._scans.values()
+            if not scan.sealed and not self._problems
+        ]
+        return Verdict(spans, tail, durable, self._problems, open_ends)
+
+    def _scan(self, number: int) -> None:
+        start = self._mark.offset if number == self._mark.segment else HEADER_BYTES
+        try:
+            data = self._load(number)
+        except OSError as error:
+            self._broken[number] = f"cannot be read: {error}"
+            return
+        try:
+            scan = scan_segment(data, start)
+        except CorruptEntry:
+            # A creation cut short by a crash leaves no byte behind the header: nothing was stored
+            # in it. The header is synced before anything is written behind it.
+            has_data = bool(data[HEADER_BYTES:].strip(b"\0"))
+            self._broken[number] = "has a damaged header in front of data" if has_data else ""
+            return
+        if scan.number != number or scan.header.instance_id != self._instance_id:
+            self._broken[number] = "belongs to another place or cluster"
+            return
+        self._scans[number] = scan
+
+    def _chain(self) -> list[SegmentScan]:
+        """The segments of the log, oldest first; everything found but left out is superseded."""
+        chain: list[SegmentScan] = []
+        for number in sorted({*self._scans, *self._broken}, reverse=True):
+            scan = self._scans.get(number)
+            if chain:
+                before = chain[-1].header.durable_up_to.segment
+                if number > before:
+                    continue
+                if number < before:
+                    self._problems.append(
+                        f"segment {chain[-1].number} follows {before}, but {number} is what is here"
+                    )
+            if scan is None:
+                what = self._broken[number]
+                if what or chain or self._knows(number):
+                    self._problems.append(f"segment {number} {what or 'has no valid header'}")
+            elif chain or scan.established or scan.proven_end or self._knows(number):
+                chain.append(scan)
+        return chain[::-1]
+
+    def _knows(self, number: int) -> bool:
+        """Some evidence says that this segment was created durably."""
+        return any(proof.position.segment == number for proof in self._evidence)
+
+    def _check_bottom(self, chain: list[SegmentScan]) -> None:
+        mark = self._mark
+        if mark != START and (not chain or chain[0].number != mark.segment):
+            self._problems.append(f"segment {mark.segment} of the durable mark is missing")
+        elif mark == START and chain and chain[0].header.durable_up_to != START:
+            self._problems.append(f"segments before {chain[0].number} are missing")
+
+    def _check_evidence(self, chain: list[SegmentScan]) -> None:
+        """What is proven from outside must be on the chain."""
+        members = {scan.number for scan in chain}
+        for position, source in self._evidence:
+            if position.segment in members or position.segment < self._mark.segment:
+                continue
+            later = next((scan for scan in chain if scan.number > position.segment), None)
+            if position != START and (later is None or position > later.header.durable_up_to):
+                self._problems.append(
+                    f"segment {position.segment} is missing or unusable: "
+                    f"{source} proves it durable up to {position.offset}"
+                )
+
+    def _required_end(self, scan: SegmentScan, successor: SegmentScan | None) -> int:
+        """The offset up to which `scan` is proven durable by anything valid (B-15)."""
+        proofs = [scan.proven_end, *self._proofs(scan)]
+        if successor is not None and successor.header.durable_up_to.segment == scan.number:
+            proofs.append(successor.header.durable_up_to.offset)
+        return max(proofs)
+
+    def _proofs(self, scan: SegmentScan) -> list[int]:
+        """Outside evidence about `scan`; it is written when what was carried over is durable."""
+        return [
+            max(position.offset, scan.header.carried_end)
+            for position, _ in self._evidence
+            if position.segment == scan.number
+        ]
+
+    def _durable(self, chain: list[SegmentScan]) -> Position:
+        """The proven durable end. Each proof was written after the sync it speaks of, so it is true
+        even if nobody knows that the proof itself is durable."""
+        if not chain:
+            return self._mark
+        newest = chain[-1]
+        own = min(self._required_end(newest, None), newest.end)
+        if own >= newest.header.carried_end and (own > HEADER_BYTES or self._proofs(newest)):
+            return Position(newest.number, own)
+        return newest.header.durable_up_to
+
+    def _spans(self, chain: list[SegmentScan], durable: Position) -> tuple[list[Span], list[Span]]:
+        """What is proven, and what is not; the latter lies at the end of the newest segment."""
+        spans: list[Span] = []
+        tail: list[Span] = []
+        for index, scan in enumerate(chain):
+            batches = scan.batches
+            if index + 1 < len(chain):
+                limit = chain[index + 1].header.durable_up_to.offset
+                batches = [batch for batch in batches if batch.end <= limit]
+            sure = [b for b in batches if Position(scan.number, b.end) <= durable]
+            spans.append(Span(scan.number, sure))
+            tail.append(Span(scan.number, _with_records(batches[len(sure) :])))
+        return spans, [span for span in tail if span.batches]
+
+    def _salvage(self) -> tuple[list[Span], list[Span]]:
+        """B-25: every valid batch of every segment, also behind damage and off the chain."""
+        spans: list[Span] = []
+        tail: list[Span] = []
+        claims = [scan.header.durable_up_to for scan in self._scans.values()]
+        for number, scan in sorted(self._scans.items()):
+            own = [claim.offset for claim in claims if claim.segment == number]
+            proven = max(self._required_end(scan, None), *own, 0)
+            batches = scan.batches + scan.beyond
+            spans.append(Span(number, [b for b in batches if b.end <= proven]))
+            tail.append(Span(number, _with_records([b for b in batches if b.end > proven])))
+        return spans, [span for span in tail if span.batches]
 
 
-def _required_end(mark: Position, scans: list[SegmentScan], scan: SegmentScan) -> int:
-    """The offset up to which `scan` is proven durable by anything valid in this journal (B-15)."""
-    number = scan.header.number
-    proofs = [scan.proven_end]
-    if number == mark.segment:
-        proofs.append(mark.offset)
-    proofs += [
-        other.header.durable_up_to.offset
-        for other in scans
-        if other.header.durable_up_to.segment == number
-    ]
-    return max(proofs)
+def _with_records(batches: list[BatchInfo]) -> list[BatchInfo]:
+    """Without idle marks: they only prove what is before them."""
+    return [batch for batch in batches if batch.record_count]
 
 
 def span_records(span: Span, data: bytes) -> Iterator[tuple[BatchInfo, list[Record]]]:

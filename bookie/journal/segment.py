@@ -8,9 +8,11 @@ type << 24 | length footer  = magic u32 | segment u64 | ledgers u32 | (ledger i6
 offset u64 | magic u32 | crc32c u32
 
 Every crc is salted with the segment's uuid, so a stale block of a reused inode never validates. The
-header of a segment names the durable end of its predecessor: that is what makes a damaged tail of
-the predecessor, or a missing predecessor, visible at replay (B-13, B-15). Segments are never
-reused; numbers only grow.
+header of a segment names the position from which it goes on (`durable_up_to`): that is what makes a
+damaged tail of the predecessor, or a missing predecessor, visible at replay (B-13, B-15), and what
+declares everything between that position and this segment superseded. A boot copies what it found
+there behind the header (`carried_bytes`); until that copy is whole, the segment counts as not
+created (ADR 14). Segments are never reused; numbers only grow.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import NamedTuple
 from octavo.runtime.checksum import Buffer, crc32c, crc32c_parts
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER_BYTES = 128
 MAX_RECORD_BYTES = (1 << 24) - 1
 """A record's length shares a 32-bit word with its type."""
@@ -32,8 +34,10 @@ MAX_SEGMENT_BYTES = (1 << 32) - 1
 """Offsets inside a segment are 32-bit in the footer and the index."""
 
 _MAGIC = b"OCTVSEG\x01"
-_HEADER = struct.Struct(">8sHHI16s16s16sQqQQ")
+_HEADER = struct.Struct(">8sHHI16s16s16sQqQQQ")
 _CRC = struct.Struct(">I")
+_HEADER_1_BYTES = 96
+"""What the header of format 1 covered with its crc."""
 _BATCH = struct.Struct(">IQQIIQQ")
 _BATCH_MAGIC = 0x0C7AB47C
 _BATCH_MAGIC_BYTES = struct.pack(">I", _BATCH_MAGIC)
@@ -79,7 +83,16 @@ class SegmentHeader(NamedTuple):
     number: int
     created_ms: int
     durable_up_to: Position
-    """Durable end of the predecessor when this segment was created; START for the first."""
+    """Proven durable end of the log when this segment was created, from which it goes on; START
+    for the first. What lies between there and this segment is not part of the log."""
+    carried_bytes: int = 0
+    """Bytes of batches behind the header that repeat what the creating boot found after
+    `durable_up_to`, where nothing proved it durable."""
+
+    @property
+    def carried_end(self) -> int:
+        """Offset from which the segment is appended to."""
+        return HEADER_BYTES + self.carried_bytes
 
     @property
     def salt(self) -> int:
@@ -132,6 +145,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         header.number,
         header.created_ms,
         *header.durable_up_to,
+        header.carried_bytes,
     )
     return (head + _CRC.pack(crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
@@ -142,13 +156,21 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
         raise CorruptEntry(f"segment header of {len(data)} bytes, expected {HEADER_BYTES}")
     head = data[: _HEADER.size]
     padding = data[_HEADER.size + _CRC.size : HEADER_BYTES]
+    if _CRC.unpack_from(data, _HEADER_1_BYTES)[0] == crc32c(data[:_HEADER_1_BYTES]):
+        raise UnsupportedVersion(
+            f"segment format 1, this release reads and writes {FORMAT_VERSION}",
+            hint="the directory was written by an older release; nothing was changed in it",
+        )
     if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or any(padding):
         raise CorruptEntry("segment header fails its crc32c")
-    magic, version, _, stream, instance, incarnation, ident, number, created, seg, off = (
+    magic, version, _, stream, instance, incarnation, ident, number, created, seg, off, carried = (
         _HEADER.unpack(head)
     )
     if magic != _MAGIC or version != FORMAT_VERSION:
-        raise UnsupportedVersion(f"segment format {magic!r} version {version}")
+        raise UnsupportedVersion(
+            f"segment format {magic!r} version {version}, this release reads {FORMAT_VERSION}",
+            hint="the directory was written by another release; nothing was changed in it",
+        )
     return SegmentHeader(
         stream,
         uuid.UUID(bytes=instance),
@@ -157,6 +179,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
         number,
         created,
         Position(seg, off),
+        carried,
     )
 
 
@@ -318,6 +341,16 @@ class SegmentScan(NamedTuple):
     sealed: bool
     beyond: list[BatchInfo]
     """Valid batches after the first bad spot; only salvage (B-25) reads them."""
+
+    @property
+    def number(self) -> int:
+        """Number of the segment."""
+        return self.header.number
+
+    @property
+    def established(self) -> bool:
+        """What its creation had to carry over is there; else it is not part of the log yet."""
+        return self.end >= self.header.carried_end
 
 
 def scan_segment(data: bytes, start: int) -> SegmentScan:

@@ -13,7 +13,7 @@ import asyncio
 import pathlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.bookie.faults import is_full
@@ -23,6 +23,7 @@ from octavo.bookie.journal.segment import (
     CONTROL,
     MAX_SEGMENT_BYTES,
     Position,
+    Record,
     SegmentHeader,
     encode_batch,
     encode_segment_header,
@@ -82,8 +83,12 @@ class _NoSpaceError(OSError):
     """No space for a new segment: the one disk error that is not fail-stop (6.13)."""
 
 
+def _batch_size(records: int, nbytes: int) -> int:
+    return BATCH_HEADER_BYTES + 4 * records + nbytes
+
+
 def _batch_bytes(items: list[JournalItem]) -> int:
-    return BATCH_HEADER_BYTES + sum(4 * item.records + item.nbytes for item in items)
+    return _batch_size(sum(item.records for item in items), sum(item.nbytes for item in items))
 
 
 class JournalWriter:
@@ -91,6 +96,9 @@ class JournalWriter:
 
     Args:
         template: identity written into every segment header (stream, instance, incarnation).
+        on_durable: called on the commit thread after a sync that covers records and before they
+            are acknowledged, with the durable end of the log: evidence outside of the segment
+            (ADR 14). An OSError is fail-stop.
         sink: called on the commit thread with what became durable, in stream order; may block.
         on_failure: called on the loop once when the stream has stopped for good.
         on_roll: called on the loop after a new segment was created.
@@ -105,6 +113,7 @@ class JournalWriter:
         *,
         clock: Clock,
         entropy: Entropy,
+        on_durable: Callable[[Position], None],
         sink: Callable[[CommittedGroup | RetiredSegment], None],
         on_failure: Callable[[BaseException], None],
         on_roll: Callable[[int], None],
@@ -115,6 +124,7 @@ class JournalWriter:
         self._options = options
         self._clock = clock
         self._entropy = entropy
+        self._on_durable = on_durable
         self._sink = sink
         self._on_failure = on_failure
         self._on_roll = on_roll
@@ -140,6 +150,9 @@ class JournalWriter:
         self.bytes_written = 0
         self.syncs = 0
         self.durable = template.durable_up_to
+        self.recorded = template.durable_up_to
+        """Durable end of the last batch with records, or where a segment is appended to: what may
+        be published as evidence. Empty batches do not count, they hold nothing to lose."""
 
     @property
     def segment(self) -> int:
@@ -148,10 +161,45 @@ class JournalWriter:
 
     # --- the loop's side --------------------------------------------------------------------
 
-    def open(self, number: int, durable_up_to: Position) -> Position:
-        """Create the first segment (blocking); returns its start. Raises OSError."""
-        self._create_segment(number, durable_up_to, self._options.segment_bytes, 0)
-        return self.durable
+    def open(
+        self, number: int, durable_up_to: Position, carried: Sequence[Sequence[Record]] = ()
+    ) -> list[Record]:
+        """Create the first segment, as the log's continuation from `durable_up_to` (blocking).
+
+        `carried` are the batches found behind that position, which nothing proves durable: they are
+        written again and synced here. Returns their records with where they lie now. Raises
+        OSError; then nothing of the new segment counts.
+        """
+        sizes = [_batch_size(len(batch), sum(len(r.data) for r in batch)) for batch in carried]
+        self._create_segment(number, durable_up_to, self._options.segment_bytes, carried=sum(sizes))
+        moved = [record for batch in carried for record in self._carry(batch, durable_up_to)]
+        appender = self._appender
+        assert appender is not None
+        if carried:
+            appender.sync()
+        self.durable = self.recorded = Position(number, appender.position)
+        return moved
+
+    def _carry(self, batch: Sequence[Record], durable_up_to: Position) -> list[Record]:
+        appender = self._appender
+        assert appender is not None
+        words = [record.type << 24 | len(record.data) for record in batch]
+        data = [record.data for record in batch]
+        nbytes = sum(map(len, data))
+        # It claims nothing of this segment to be durable, for nothing of it is.
+        head = encode_batch(
+            self._salt, self._header.number, self._sequence, durable_up_to, words, data, nbytes
+        )
+        offset = appender.position + len(head)
+        moved: list[Record] = []
+        for record in batch:
+            moved.append(record._replace(offset=offset))
+            offset += len(record.data)
+        appender.write([head, *data])
+        if appender.position != offset:
+            raise StorageFailed(f"a batch ends at {appender.position}, expected {offset}")
+        self._sequence += 1
+        return moved
 
     def start(self) -> None:
         """Start the commit thread; the running loop receives acknowledgements."""
@@ -287,7 +335,7 @@ class JournalWriter:
         assert old_appender is not None
         number = old_header.number + 1
         try:
-            self._create_segment(number, self.durable, self._options.segment_bytes, size)
+            self._create_segment(number, self.durable, self._options.segment_bytes, room=size)
         except _NoSpaceError:
             self._refuse([item for item in items if not item.reserve])
             items = [item for item in items if item.reserve]
@@ -295,10 +343,11 @@ class JournalWriter:
             if not items or old_appender.position + size <= self._options.segment_bytes:
                 return items
             try:
-                self._create_segment(number, self.durable, 0, size)
+                self._create_segment(number, self.durable, 0, room=size)
             except _NoSpaceError:
                 self._refuse(items)
                 return []
+        self._on_durable(self.durable)
         self._sink(RetiredSegment(old_header, old_appender))
         self._call_loop(self._on_roll, self._header.number)
         return items
@@ -308,18 +357,26 @@ class JournalWriter:
             self._call_loop(self._acknowledge, items, Status.DISK_FULL)
 
     def _create_segment(
-        self, number: int, durable_up_to: Position, wanted_bytes: int, first_batch_bytes: int
+        self,
+        number: int,
+        durable_up_to: Position,
+        wanted_bytes: int,
+        *,
+        room: int = 0,
+        carried: int = 0,
     ) -> None:
         """Reserve space, write the header, sync file, sync directory; then it may be appended to
-        (§6.2)."""
+        (§6.2). `room`: bytes of the first batch, which must fit; `carried`: what a boot writes
+        again before anything else."""
         header = self._header._replace(
             number=number,
             segment_uuid=self._entropy.uuid(),
             created_ms=self._clock.wall_ms(),
             durable_up_to=durable_up_to,
+            carried_bytes=carried,
         )
         encoded = encode_segment_header(header)
-        size = max(wanted_bytes, len(encoded) + first_batch_bytes)
+        size = max(wanted_bytes, len(encoded) + carried + room)
         invariant(size <= MAX_SEGMENT_BYTES, f"segment of {size} bytes")
         try:
             appender = self._disk.create(self._directory / segment_name(number), size)
@@ -334,7 +391,7 @@ class JournalWriter:
         self._header = header
         self._salt = header.salt
         self._sequence = 0
-        self.durable = Position(number, appender.position)
+        self.durable = self.recorded = Position(number, appender.position)
 
     def _write(self, items: list[JournalItem]) -> None:
         appender = self._appender
@@ -370,6 +427,9 @@ class JournalWriter:
         self._sequence += 1
         self._unproven = bool(items)
         self.durable = Position(self._header.number, offset)
+        if items:
+            self.recorded = self.durable
+            self._on_durable(self.durable)
         self.bytes_written += offset - start
 
     def _sync(self, appender: Appender) -> None:

@@ -107,7 +107,7 @@ def test_arbitrary_bytes_never_raise_anything_unforeseen(tail: bytes) -> None:
     segment.batch((0, b"acked"))
     files = {1: bytes(segment.data) + tail, 2: tail}
     found = judge(START, [1, 2], lambda n: files[n], INSTANCE)
-    for span in found.spans:
+    for span in (*found.spans, *found.tail):
         for _, records in span_records(span, files[span.segment]):
             assert all(len(r.data) <= MAX_RECORD_BYTES for r in records)
 

@@ -278,3 +278,124 @@ async def test_cookie_counts_boots(rig: BookieRig) -> None:
     await rig.stop()
     await rig.start()
     assert await counter() > first
+
+
+# --- what a boot reads, and what proves it (ADR 14) -----------------------------------------------
+
+
+async def test_b17_an_entry_whose_sync_failed_is_written_again_and_synced(rig: BookieRig) -> None:
+    """INV-1: after EIO the page cache still shows the bytes, and a later sync proves nothing."""
+    ledger = await filled(rig, 3)
+    rig.disk.fail_sync = True
+    unsynced = asyncio.create_task(rig.add(entry(ledger, 3)))
+    await asyncio.wait_for(asyncio.shield(rig.server.failed), 20)
+    unsynced.cancel()
+    rig.disk.fail_sync = False
+    await rig.crash()
+    before = rig.disk.syncs
+    assert before
+    assert await rig.add(entry(ledger, 3)) == [Status.OK]
+    newest = rig.segments()[-1].read_bytes()
+    assert b"payload of %d/3" % ledger in newest, "served from where this boot synced it"
+    boot = rig.server._boot  # pyright: ignore[reportPrivateUsage]
+    found = await asyncio.to_thread(boot.index.locate, ledger, 3)
+    assert found is not None
+    assert found.segment == boot.journal.segment
+
+
+@pytest.mark.parametrize("what", ["half", "last sector", "empty", "short", "zeros"])
+async def test_inv9_an_idle_stream_that_lost_synced_bytes_is_refused(
+    rig: BookieRig, what: str
+) -> None:
+    ledger = await filled(rig, 200)
+    image = rig.data_dir.with_name("image")
+    snapshot(rig.data_dir, image)
+    await rig.stop()
+    rig.data_dir = image
+    (segment,) = rig.segments()
+    data = segment.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    changed = {
+        "half": data[: end // 2],
+        "last sector": data[: (end - 1) // 4096 * 4096],
+        "empty": b"",
+        "short": data[:64],
+        "zeros": bytes(len(data)),
+    }[what]
+    segment.write_bytes(changed)
+    await refused(rig, "durable")
+    await rig.start(accept_data_loss=True)
+    (old,) = rig.server.salvage
+    client = await rig.client()
+    client.incarnation = old
+    assert (await client.read(ledger, 199)).status == Status.UNKNOWN
+
+
+async def test_inv8_a_directory_rolled_back_within_a_segment_is_refused(rig: BookieRig) -> None:
+    """The whole directory goes back, its own evidence with it; the cluster remembers."""
+    ledger = await filled(rig, 10)
+    image = rig.data_dir.with_name("image")
+    snapshot(rig.data_dir, image)
+    assert (await rig.server.store.fence(ledger)).status is Status.OK
+    await rig.stop()
+    rig.data_dir = image
+    await refused(rig, "the cluster's cookie|durable")
+
+
+async def test_idle_bookie_publishes_how_far_its_log_is_durable(rig: BookieRig) -> None:
+    await filled(rig, 5)
+    journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
+    catalog = CookieCatalog(rig.metadata, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
+
+    async with asyncio.timeout(20):
+        while True:
+            found = await catalog.read_cookie("bookie-1")
+            assert found is not None
+            if found.cookie.durable_up_to == tuple(journal.recorded):
+                break
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged"])
+async def test_b23_lost_durable_file_refuses(rig: BookieRig, what: str) -> None:
+    await filled(rig, 2)
+    await rig.stop()
+    path = rig.data_dir / "durable"
+    if what == "missing":
+        path.unlink()
+    else:
+        for slot in range(3):
+            flip(path, slot * 4096 + 20)
+    await refused(rig, "file 'durable' is missing or damaged")
+    await rig.start(accept_data_loss=True)
+
+
+async def test_one_whole_slot_of_the_durable_file_is_enough(rig: BookieRig) -> None:
+    ledger = await filled(rig, 5)
+    await rig.stop()
+    data = (rig.data_dir / "durable").read_bytes()
+    for slot in range(3):
+        changed = bytearray(data)
+        changed[slot * 4096 + 20] ^= 1
+        (rig.data_dir / "durable").write_bytes(changed)
+        await rig.start()
+        assert len(await everything(rig, ledger)) == 5
+        await rig.stop()
+        data = (rig.data_dir / "durable").read_bytes()
+
+
+async def test_b28_a_copy_that_lost_its_registration_publishes_nothing(
+    rig: BookieRig, tmp_path: pathlib.Path
+) -> None:
+    await filled(rig, 3)
+    copy = tmp_path / "copy"
+    shutil.copytree(rig.data_dir, copy)
+    second = BookieRig(copy, registration_wait_s=0.0)
+    second.cluster = rig.cluster
+    with pytest.raises(IllegalStateError, match="held by another process"):
+        await second.start()
+    await second.stop()
+    catalog = CookieCatalog(rig.metadata, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
+    found = await catalog.read_cookie("bookie-1")
+    assert found is not None
+    assert found.cookie.durable_up_to[0] <= 1

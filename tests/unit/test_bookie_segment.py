@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from octavo.bookie.journal.replay import Verdict, judge, span_records
+from octavo.bookie.journal.replay import Evidence, Span, Verdict, judge, span_records
 from octavo.bookie.journal.segment import (
     HEADER_BYTES,
     START,
@@ -24,6 +24,7 @@ from octavo.bookie.journal.segment import (
     footer_rows,
     scan_segment,
 )
+from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 
 INSTANCE = uuid.UUID(int=1)
@@ -38,11 +39,17 @@ def header(number: int = 1, after: Position = START) -> SegmentHeader:
 class SegmentBytes:
     """Builds a segment as the writer does."""
 
-    def __init__(self, number: int = 1, after: Position = START) -> None:
+    def __init__(self, number: int = 1, after: Position = START, carried: bytes = b"") -> None:
         self.header = header(number, after)
+        if carried:
+            size = len(encode_batch(0, 0, 0, after, [0], [], 0)) + len(carried)
+            self.header = self.header._replace(carried_bytes=size)
         self.data = bytearray(encode_segment_header(self.header))
         self.durable = Position(number, len(self.data))
         self.sequence = 0
+        if carried:
+            self.durable = after
+            self.batch((0, carried))
 
     def batch(self, *records: tuple[int, bytes]) -> Position:
         words = [kind << 24 | len(data) for kind, data in records]
@@ -68,18 +75,33 @@ class SegmentBytes:
 
 
 def verdict(
-    files: Mapping[int, bytes], mark: Position = START, *, salvage: bool = False
+    files: Mapping[int, bytes],
+    mark: Position = START,
+    *proven: Position,
+    salvage: bool = False,
 ) -> Verdict:
-    return judge(mark, sorted(files), lambda number: files[number], INSTANCE, salvage=salvage)
+    return judge(
+        mark,
+        sorted(files),
+        lambda number: files[number],
+        INSTANCE,
+        evidence=[Evidence(position, "a test") for position in proven],
+        salvage=salvage,
+    )
+
+
+def records(files: Mapping[int, bytes], spans: list[Span]) -> list[bytes]:
+    return [
+        record.data
+        for span in spans
+        for _, found in span_records(span, files[span.segment])
+        for record in found
+    ]
 
 
 def replayed(files: Mapping[int, bytes], found: Verdict) -> list[bytes]:
-    return [
-        record.data
-        for span in found.spans
-        for _, records in span_records(span, files[span.segment])
-        for record in records
-    ]
+    """Everything a boot applies: what is proven, and what it writes again first."""
+    return records(files, [*found.spans, *found.tail])
 
 
 def test_header_round_trip_and_every_flip_is_noticed() -> None:
@@ -147,7 +169,8 @@ def test_b15_torn_tail_is_cut() -> None:
     files = {1: torn}
     found = verdict(files)
     assert found.problems == []
-    assert found.end == end
+    assert found.durable == START, "the first batch was synced, but nothing proves it"
+    assert [(span.segment, span.batches[-1].end) for span in found.tail] == [end]
     assert found.open_ends == [end]
     assert replayed(files, found) == [b"acked"]
 
@@ -232,7 +255,7 @@ def test_creation_cut_short_is_nothing() -> None:
     files = {1: first.blank(), 2: b"\0" * 300}
     found = verdict(files)
     assert found.problems == []
-    assert found.end == end
+    assert replayed(files, found) == [b"acked"]
     third = SegmentBytes(3, end)
     assert verdict({**files, 3: third.blank()}).problems == []
 
@@ -271,3 +294,112 @@ def test_b25_salvage_takes_what_lies_behind_damage() -> None:
     found = verdict(files, salvage=True)
     assert found.problems != []
     assert replayed(files, found) == [b"kept"]
+
+
+def test_format_1_is_refused_by_name_not_called_damaged() -> None:
+    old = bytearray(encode_segment_header(header()))
+    old[8:10] = (1).to_bytes(2)
+    old[96:HEADER_BYTES] = bytes(HEADER_BYTES - 96)
+    old[96:100] = crc32c(bytes(old[:96])).to_bytes(4)
+    with pytest.raises(UnsupportedVersion, match="format 1"):
+        verdict({1: bytes(old)})
+
+
+# --- what is durable, and what a boot only happens to see (ADR 14) --------------------------------
+
+
+def test_b17_only_what_a_later_sync_names_is_proven() -> None:
+    segment = SegmentBytes()
+    first = segment.batch((0, b"named by the next batch"))
+    second = segment.batch((0, b"named by nothing"))
+    files = {1: segment.blank()}
+    found = verdict(files)
+    assert found.durable == first
+    assert records(files, found.spans) == [b"named by the next batch"]
+    assert records(files, found.tail) == [b"named by nothing"]
+    for proof in (verdict(files, START, second), verdict(files, second)):
+        assert proof.durable == second, "outside evidence and the index prove it too"
+        assert proof.tail == []
+
+
+def test_a_header_names_where_the_log_goes_on_and_supersedes_the_rest() -> None:
+    """After a boot that saw an unproven tail: the copy counts, not the place it was found at."""
+    first = SegmentBytes(1)
+    end = first.batch((0, b"proven"))
+    first.batch((0, b"tail"))
+    again = SegmentBytes(2, end, carried=b"tail")
+    files = {1: first.blank(), 2: again.blank()}
+    found = verdict(files)
+    assert found.problems == []
+    assert records(files, found.spans) == [b"proven"]
+    assert records(files, found.tail) == [b"tail"], "nothing proves the copy either, by now"
+    assert found.tail[0].segment == 2
+    assert found.durable == end
+    live = again.batch((0, b"live"))
+    again.batch()
+    files[2] = again.blank()
+    found = verdict(files)
+    assert records(files, found.spans) == [b"proven", b"tail", b"live"]
+    assert (found.durable, found.tail) == (live, [])
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_copy_cut_short_leaves_the_original_in_force(cut: int) -> None:
+    first = SegmentBytes(1)
+    end = first.batch((0, b"proven"))
+    first.batch((0, b"tail"))
+    again = SegmentBytes(2, end, carried=b"tail")
+    files = {1: first.blank(), 2: bytes(again.data[:-cut]) + bytes(cut + 100)}
+    found = verdict(files)
+    assert found.problems == []
+    assert replayed(files, found) == [b"proven", b"tail"]
+    assert found.tail[0].segment == 1
+    # It was whole once: the boot noted that, or went on behind it.
+    assert verdict(files, START, Position(2, HEADER_BYTES)).problems != []
+    again.batch((0, b"live"))
+    damaged = bytearray(again.blank())
+    damaged[again.header.carried_end - 1] ^= 1
+    assert verdict({**files, 2: bytes(damaged)}).problems != []
+
+
+def test_superseded_segments_may_have_any_content() -> None:
+    """A boot that failed left a segment nobody synced; a power cut may take it or tear it."""
+    first = SegmentBytes(1)
+    end = first.batch((0, b"proven"))
+    first.batch()
+    failed = SegmentBytes(2, end, carried=b"tail")
+    third = SegmentBytes(3, end, carried=b"tail")
+    third.batch()
+    for rest in (failed.blank(), bytes(500), bytes(failed.data[:-3]) + bytes(99), b""):
+        files = {1: first.blank(), 2: rest, 3: third.blank()}
+        found = verdict(files)
+        assert found.problems == []
+        assert replayed(files, found) == [b"proven", b"tail"]
+    assert verdict({1: first.blank(), 3: third.blank()}).problems == []
+
+
+@pytest.mark.parametrize("left", ["", "half", "header", "zeros", "gone"])
+def test_b23_evidence_outside_of_the_file_notices_what_is_gone(left: str) -> None:
+    """INV-9: the proofs inside a file go with the file."""
+    segment = SegmentBytes()
+    end = segment.durable
+    for number in range(20):
+        end = segment.batch((0, b"acked %d" % number))
+    whole = segment.blank()
+    cut = {"": 0, "half": len(segment.data) // 2, "header": 64, "zeros": 0, "gone": 0}[left]
+    data = whole[:cut] + (bytes(len(whole)) if left == "zeros" else b"")
+    files = {} if left == "gone" else {1: data}
+    assert verdict({1: whole}, START, end).problems == []
+    assert verdict(files, START, end).problems != []
+    created = Position(1, HEADER_BYTES)
+    noticed = verdict(files, START, created).problems != []
+    assert noticed is (left != "half"), "the counter proves the header, not what follows"
+
+
+def test_evidence_between_segments_of_the_chain_is_a_contradiction() -> None:
+    first = SegmentBytes(1)
+    end = first.batch((0, b"acked"))
+    later = SegmentBytes(5, end)
+    files = {1: first.blank(), 5: later.blank()}
+    assert verdict(files, START, end).problems == []
+    assert verdict(files, START, Position(3, HEADER_BYTES)).problems != []

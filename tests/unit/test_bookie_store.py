@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pathlib
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -13,8 +15,9 @@ import pytest_asyncio
 from octavo.bookie.ledgers import Ledger
 from octavo.bookie.storage.index import Location
 from octavo.proto.bookie_wire import Status
+from octavo.runtime.disk import Appender
 from octavo.runtime.ids import EntryId, LedgerId, Member
-from tests.bookie_rig import DEADLINE_S, BookieRig, entry, flip, until
+from tests.bookie_rig import DEADLINE_S, BookieRig, FaultyDisk, entry, flip, until
 
 
 @pytest_asyncio.fixture
@@ -498,3 +501,71 @@ async def test_adds_queue_behind_undecided_ones_of_their_ledger(rig: BookieRig) 
     await until(lambda: len(replies) == 20)
     assert replies == sorted(replies)
     assert (await rig.read(ledger, 0, 200))[1] == [entry(ledger, i) for i in range(200)]
+
+
+# --- duplicates share the fate of the copy they duplicate (B-3) --------------------------------
+
+
+class NoRoomToRoll(FaultyDisk):
+    """Holds the creation of the next segment, then has no space for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.armed = False
+
+    def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
+        if self.armed:
+            self.entered.set()
+            assert self.go.wait(20)
+            raise OSError(errno.ENOSPC, "injected: no space")
+        return super().create(path, preallocate_bytes)
+
+
+@pytest.mark.parametrize("recovery", [False, True])
+async def test_b3_duplicate_of_a_refused_entry_is_refused(
+    tmp_path: pathlib.Path, recovery: bool
+) -> None:
+    rig = BookieRig(tmp_path / "data", segment_bytes=1 << 16)
+    rig.disk = disk = NoRoomToRoll()
+    async with rig:
+        ledger = await rig.ledger()
+        assert await rig.add(entry(ledger, 0)) == [Status.OK]
+        disk.armed = True
+        big = entry(ledger, 1, b"x" * 70_000)
+        first = asyncio.create_task(rig.add(big))
+        await asyncio.to_thread(disk.entered.wait, 20)
+        again = [asyncio.create_task(rig.add(big, recovery=recovery)) for _ in range(3)]
+        duplicates = rig.server.store._duplicates  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(duplicates) == 1)
+        disk.go.set()
+        assert await first == [Status.DISK_FULL]
+        for task in again:
+            assert await task == [Status.DISK_FULL]
+        assert len(duplicates) == 0, "nothing is kept of answered requests"
+        assert (await rig.read(ledger, 1))[0] is Status.NO_SUCH_ENTRY
+        disk.armed = False
+        await rig.crash()
+        assert await rig.add(big) == [Status.OK]
+        assert await rig.read(ledger, 1) == (Status.OK, [big])
+
+
+async def test_b3_the_same_entry_twice_in_one_request(rig: BookieRig) -> None:
+    ledger = await rig.ledger()
+    assert await rig.add(entry(ledger, 0), entry(ledger, 0)) == [Status.OK, Status.OK]
+    assert await rig.add(entry(ledger, 1), entry(ledger, 1)) == [Status.OK, Status.OK]
+
+
+async def test_b8_duplicate_of_an_entry_whose_sync_fails_is_never_ok(rig: BookieRig) -> None:
+    ledger = await rig.ledger()
+    assert await rig.add(entry(ledger, 0)) == [Status.OK]
+    rig.disk.gate.clear()
+    rig.disk.fail_sync = True
+    tasks = [asyncio.create_task(rig.add(entry(ledger, 1))) for _ in range(2)]
+    await until(lambda: 1 in object_of(rig, ledger).pending)
+    rig.disk.gate.set()
+    await asyncio.wait_for(asyncio.shield(rig.server.failed), 20)
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()

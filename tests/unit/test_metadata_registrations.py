@@ -214,6 +214,7 @@ COOKIE = Cookie(
     directories={"journal": "d1"},
     salvage=(uuid.UUID(int=7),),
     boot_counter=3,
+    durable_up_to=(3, 4096),
 )
 
 

@@ -68,8 +68,29 @@ class FileReader(Protocol):
         ...
 
 
+class Register(Protocol):
+    """A small file of fixed size that is overwritten in place."""
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Overwrite; visible to who reads the file from now on, durable after `sync()`."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync; must never be retried after an error (B-8)."""
+        ...
+
+    def close(self) -> None:
+        """Close without syncing."""
+        ...
+
+
 class Disk(Protocol):
     """File operations of the bookie."""
+
+    def make_dir(self, path: pathlib.Path) -> None:
+        """Create a directory with its parents, if missing, so that their names survive a power cut;
+        the names of those that exist are synced too, as far up as was missing or one level."""
+        ...
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
         """Create a new file (must not exist), reserving space so that fdatasync need not grow it
@@ -87,6 +108,10 @@ class Disk(Protocol):
 
     def open(self, path: pathlib.Path) -> FileReader:
         """Open a file for positioned reads."""
+        ...
+
+    def open_register(self, path: pathlib.Path) -> Register:
+        """Open a file, written whole before, for overwriting in place."""
         ...
 
     def truncate(self, path: pathlib.Path, size: int) -> None:
@@ -170,6 +195,22 @@ class _RealReader:
         os.close(self._fd)
 
 
+class _RealRegister:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def put(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        if written != len(data):
+            raise OSError(errno.EIO, f"wrote {written} of {len(data)} bytes")
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 def _data_end(fd: int, size: int) -> int:
     """Where the last written extent ends: a preallocated tail that was never written is a hole.
 
@@ -189,6 +230,12 @@ def _data_end(fd: int, size: int) -> int:
 
 class RealDisk:
     """The machine's own file system."""
+
+    def make_dir(self, path: pathlib.Path) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in missing or [path]:
+            self.sync_dir(folder.parent)
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
@@ -227,6 +274,9 @@ class RealDisk:
 
     def open(self, path: pathlib.Path) -> FileReader:
         return _RealReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_register(self, path: pathlib.Path) -> Register:
+        return _RealRegister(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
 
     def truncate(self, path: pathlib.Path, size: int) -> None:
         os.truncate(path, size)
