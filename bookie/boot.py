@@ -142,6 +142,7 @@ class Booter:
             journal = await self._replay(identity, index, uuid.UUID(instance), callbacks, evidence)
             await identity.bump(journal.segment)
         except BaseException:
+            await asyncio.to_thread(self._durable_file.close)
             await asyncio.to_thread(index.close)
             raise
         return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)

@@ -188,8 +188,9 @@ class Identity:
             directory_empty=directory_empty,
             intended=intended,
         )
-        if judgement.kind is BootKind.NORMAL:
-            self._cookie = local
+        if judgement.kind is BootKind.NORMAL and local is not None and stored is not None:
+            # Only the store's copy follows the log; a boot must not put it back.
+            self._cookie = replace(local, durable_up_to=stored.durable_up_to)
         elif judgement.kind is BootKind.RESUMED:
             self._cookie = stored
         return judgement

@@ -12,11 +12,11 @@ slot = magic 8 | sequence u64 | segment u64 | offset u64 | crc32c u32     (big-e
 
 from __future__ import annotations
 
-import errno
 import pathlib
 import struct
 import threading
 
+from octavo.bookie.faults import is_full
 from octavo.bookie.journal.replay import Evidence
 from octavo.bookie.journal.segment import Position
 from octavo.runtime.checksum import crc32c
@@ -32,7 +32,6 @@ SLOTS = 3
 _MAGIC = b"OCTVEND\x01"
 _SLOT = struct.Struct(">8sQQQ")
 _CRC = struct.Struct(">I")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _log = get_logger("octavo.bookie.durable-file")
 
@@ -128,7 +127,7 @@ class DurableFile:
         return self._register
 
     def _note_full(self, error: OSError) -> None:
-        if error.errno not in _NO_SPACE:
+        if not is_full(error):
             raise error
         if not self._full:
             self._full = True

@@ -342,18 +342,30 @@ async def test_inv8_a_directory_rolled_back_within_a_segment_is_refused(rig: Boo
     await refused(rig, "the cluster's cookie|durable")
 
 
-async def test_idle_bookie_publishes_how_far_its_log_is_durable(rig: BookieRig) -> None:
-    await filled(rig, 5)
-    journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
+async def published(rig: BookieRig) -> tuple[int, int]:
+    """What the cluster knows of the log's durable end."""
     catalog = CookieCatalog(rig.metadata, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
+    found = await catalog.read_cookie("bookie-1")
+    assert found is not None
+    return found.cookie.durable_up_to
 
+
+async def until_published(rig: BookieRig) -> tuple[int, int]:
+    journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
     async with asyncio.timeout(20):
-        while True:
-            found = await catalog.read_cookie("bookie-1")
-            assert found is not None
-            if found.cookie.durable_up_to == tuple(journal.recorded):
-                break
+        while await published(rig) != tuple(journal.recorded):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+    return await published(rig)
+
+
+async def test_idle_bookie_publishes_how_far_its_log_is_durable(rig: BookieRig) -> None:
+    ledger = await filled(rig, 5)
+    first = await until_published(rig)
+    assert await rig.add(entry(ledger, 5)) == [Status.OK]
+    assert await until_published(rig) > first
+    await rig.stop()
+    await rig.start()
+    assert await published(rig) >= first
 
 
 @pytest.mark.parametrize("what", ["missing", "damaged"])
@@ -388,6 +400,7 @@ async def test_b28_a_copy_that_lost_its_registration_publishes_nothing(
     rig: BookieRig, tmp_path: pathlib.Path
 ) -> None:
     await filled(rig, 3)
+    before = await until_published(rig)
     copy = tmp_path / "copy"
     shutil.copytree(rig.data_dir, copy)
     second = BookieRig(copy, registration_wait_s=0.0)
@@ -395,7 +408,4 @@ async def test_b28_a_copy_that_lost_its_registration_publishes_nothing(
     with pytest.raises(IllegalStateError, match="held by another process"):
         await second.start()
     await second.stop()
-    catalog = CookieCatalog(rig.metadata, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
-    found = await catalog.read_cookie("bookie-1")
-    assert found is not None
-    assert found.cookie.durable_up_to[0] <= 1
+    assert await published(rig) <= before
