@@ -10,7 +10,7 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-export lint format bench bench-quick bench-peers proto clean
+.PHONY: help setup demo test cases soak-export soak-wire lint format bench bench-quick bench-peers proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -29,6 +29,9 @@ test: $(READY) ## the whole suite
 
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them
 	@$(PY) tools/cases.py --folder $(CASES) $(ARGS)
+
+soak-wire: $(READY) ## flipped bits in frames between servers: how many of a million are believed (none)
+	@PYTHONPATH=. $(PY) -m tools.wire_flips --flips 1000000 $(ARGS)
 
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py

@@ -83,6 +83,9 @@ class BookieConfig(FrozenSettings):
     connection_in_flight_max_bytes: int = Field(default=16 << 20, ge=4096)
     """Add bytes of one connection not yet answered; above it the socket is not read."""
     connections_max: int = Field(default=4096, ge=1)
+    """More are told so and closed."""
+    hello_timeout_s: float = Field(default=5.0, gt=0)
+    """A connection that has not said hello by then is closed."""
     long_polls_max: int = Field(default=10_000, ge=1)
     long_poll_max_s: float = Field(default=30.0, gt=0)
     refusal_cache_s: float = Field(default=60.0, ge=0)

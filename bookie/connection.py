@@ -2,7 +2,9 @@
 
 Owns the handshake, the dispatch of frames to the store, the batching of replies, and the
 back-pressure of this connection: bytes of adds not yet answered are bounded by pausing the socket.
-A malformed body is answered with an ERROR frame; a malformed stream closes this connection only.
+Before the hello only small frames are accepted, and for `hello_timeout_s` only. A malformed body is
+answered with an ERROR frame; a malformed stream (a damaged frame too) gets one if possible and
+closes this connection only.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.store import BookieStore, LacAnswer
 from octavo.proto import bookie_pb2
+from octavo.proto.bookie_messages import parse_body
 from octavo.proto.bookie_wire import (
+    HELLO_FRAME_BYTES_MAX,
     MAX_ENTRIES_PER_FRAME,
     MAX_FRAME_BYTES,
     VERSION,
@@ -40,6 +44,7 @@ from octavo.runtime.errors import (
     InvariantViolation,
     MessageTooLarge,
     OctavoError,
+    UnsupportedVersion,
     WrongCluster,
 )
 from octavo.runtime.tasks import TaskOwner
@@ -54,8 +59,13 @@ _ADD = int(FrameType.ADD)
 REQUESTS_PER_CONNECTION_MAX = 4096
 """Requests other than adds that one connection may have open; beyond it OVERLOADED."""
 
+_MALFORMED: dict[type[OctavoError], Status] = {
+    MessageTooLarge: Status.TOO_LARGE,
+    UnsupportedVersion: Status.BAD_VERSION,
+}
+"""What a peer is told about a stream that cannot be read on."""
+
 _log = get_logger("octavo.bookie.connection")
-M = TypeVar("M", bound=Message)
 
 
 class Host(Protocol):
@@ -111,24 +121,43 @@ class Session:
         self._open: set[asyncio.Task[Any]] = set()  # requests other than adds
         self._read_slots = asyncio.Semaphore(READS_AT_ONCE)
         self._paused = False
-        self._refused = False
-        self.connection = FramedConnection(self._on_frame, self._on_closed, self._on_open)
+        self._refused = ""
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self.connection = FramedConnection(
+            self._on_frame,
+            self._on_closed,
+            self._on_open,
+            on_malformed=self._on_malformed,
+            max_frame_bytes=HELLO_FRAME_BYTES_MAX,
+        )
 
     # --- connection events ------------------------------------------------------------------
 
     def _on_open(self, connection: FramedConnection) -> None:
         if self._refused:
-            connection.abort()
-        else:
-            connection.start_keepalive()
+            self._error(0, Status.OVERLOADED, self._refused)
+            connection.close()
+            return
+        connection.start_keepalive()
+        limit_s = self._host.config.hello_timeout_s
+        self._hello_timer = asyncio.get_running_loop().call_later(limit_s, self._no_hello, limit_s)
 
-    def refuse(self) -> None:
-        """End the connection as soon as it is made: too many are open."""
-        self._refused = True
+    def refuse(self, cause: str) -> None:
+        """Tell the peer why, and end the connection, as soon as it is made."""
+        self._refused = cause
+
+    def _no_hello(self, limit_s: float) -> None:
+        self._error(0, Status.BAD_REQUEST, f"no hello within {limit_s:g} s")
+        self.connection.close()
+
+    def _on_malformed(self, connection: FramedConnection, error: OctavoError) -> None:
+        self._error(0, _MALFORMED.get(type(error), Status.BAD_REQUEST), error.cause, error.hint)
 
     def _on_closed(self, connection: FramedConnection, reason: OctavoError | None) -> None:
         if reason is not None:
             _log.warning("connection-ended", peer=connection.peer, cause=str(reason))
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
         for task in self._open:  # RD-7: long polls end with their connection, and so does the rest
             task.cancel()
         self._on_end(self)
@@ -138,7 +167,9 @@ class Session:
             self._dispatch(frame)
         except MessageTooLarge as error:
             self._error(frame.request_id, Status.TOO_LARGE, error.cause)
-        except (InvalidRequest, DecodeError, ValueError) as error:
+        except InvalidRequest as error:
+            self._error(frame.request_id, Status.BAD_REQUEST, error.cause)
+        except ValueError as error:
             self._error(frame.request_id, Status.BAD_REQUEST, str(error))
 
     def _dispatch(self, frame: Frame) -> None:
@@ -166,8 +197,8 @@ class Session:
         """Hand buffers to the transport; uvloop gathers what one turn of the loop wrote."""
         self.connection.send(buffers)
 
-    def _error(self, request_id: int, status: Status, cause: str) -> None:
-        body = bookie_pb2.ErrorReply(status=status, cause=cause).SerializeToString()
+    def _error(self, request_id: int, status: Status, cause: str, hint: str = "") -> None:
+        body = bookie_pb2.ErrorReply(status=status, cause=cause, hint=hint).SerializeToString()
         self.connection.send([encode_frame(FrameType.ERROR, request_id, body)])
 
     def _reply(self, frame_type: FrameType, request_id: int, message: Message) -> None:
@@ -176,7 +207,7 @@ class Session:
     # --- hello ------------------------------------------------------------------------------
 
     def _on_hello(self, frame: Frame) -> None:
-        hello = _parse(bookie_pb2.Hello(), frame.body)
+        hello = parse_body(bookie_pb2.Hello, frame.body)
         host = self._host
         if hello.protocol_version != VERSION:
             self._error(
@@ -192,6 +223,9 @@ class Session:
             self.connection.close()
             return
         self._greeted = True
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self.connection.allow_frames(MAX_FRAME_BYTES)
         self._reply(
             FrameType.HELLO_REPLY,
             frame.request_id,
@@ -315,7 +349,7 @@ class Session:
         self._serve("read", frame.request_id, read(), busy)
 
     def _on_fence(self, frame: Frame) -> None:
-        request = _parse(bookie_pb2.FenceRequest(), frame.body)
+        request = parse_body(bookie_pb2.FenceRequest, frame.body)
         addressed = self._address(_incarnation_bytes(request.incarnation))
         ledger_id = _ledger_id(request.ledger_id)
         if addressed not in (Status.OK, Status.UNKNOWN):
@@ -347,7 +381,7 @@ class Session:
         )
 
     def _on_read_lac(self, frame: Frame) -> None:
-        request = _parse(bookie_pb2.ReadLacRequest(), frame.body)
+        request = parse_body(bookie_pb2.ReadLacRequest, frame.body)
         addressed = self._address(_incarnation_bytes(request.incarnation))
         ledger_id = _ledger_id(request.ledger_id)
         if addressed not in (Status.OK, Status.UNKNOWN):
@@ -365,7 +399,7 @@ class Session:
         self._serve("read-lac", frame.request_id, read_lac(), [busy])
 
     def _on_write_lac(self, frame: Frame) -> None:
-        request = _parse(bookie_pb2.WriteLac(), frame.body)
+        request = parse_body(bookie_pb2.WriteLac, frame.body)
         addressed = self._address(_incarnation_bytes(request.incarnation))
         ledger_id = _ledger_id(request.ledger_id)
         lac = request.last_add_confirmed
@@ -391,11 +425,6 @@ class Session:
             write_lac(),
             [encode_frame(FrameType.WRITE_LAC_REPLY, frame.request_id, busy)],
         )
-
-
-def _parse(message: M, body: Buffer) -> M:
-    message.ParseFromString(bytes(body))
-    return message
 
 
 def _incarnation_bytes(text: str) -> bytes:

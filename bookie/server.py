@@ -226,7 +226,8 @@ class BookieServer:
         self._sessions.add(session)
         if len(self._sessions) > self.config.connections_max:
             _log.warning("connection-refused", connections=len(self._sessions))
-            session.refuse()
+            limit = self.config.connections_max
+            session.refuse(f"this bookie serves {limit} connections at a time, and has so many")
         return session.connection
 
     def _sessions_discard(self, session: Session) -> None:

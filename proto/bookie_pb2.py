@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/proto/bookie.proto\x12\roctavo.bookie\"[\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63lient_name\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\t\"\xb3\x01\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x11\n\tbookie_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x17\n\x0fmax_frame_bytes\x18\x05 \x01(\r\x12\x1d\n\x15max_entries_per_frame\x18\x06 \x01(\r\x12\x17\n\x0fmax_entry_bytes\x18\x07 \x01(\r\"6\n\x0c\x46\x65nceRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"8\n\nFenceReply\x12\x0e\n\x06status\x18\x01 \x01(\r\x12\x1a\n\x12last_add_confirmed\x18\x02 \x01(\x03\"^\n\x0eReadLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08previous\x18\x02 \x01(\x03\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"e\n\x0cReadLacReply\x12\x0e\n\x06status\x18\x01 \x01(\r\x12\x1a\n\x12last_add_confirmed\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\x03 \x01(\x08\x12\x19\n\x11last_entry_stored\x18\x04 \x01(\x03\"^\n\x08WriteLac\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x1a\n\x12last_add_confirmed\x18\x02 \x01(\x03\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\r\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"\x1f\n\rWriteLacReply\x12\x0e\n\x06status\x18\x01 \x01(\r\"+\n\nErrorReply\x12\x0e\n\x06status\x18\x01 \x01(\r\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\"\r\n\x0bInfoRequest\"\x96\x02\n\tInfoReply\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x1d\n\x15journal_bytes_written\x18\x05 \x01(\x03\x12\x15\n\rjournal_syncs\x18\x06 \x01(\x03\x12\x15\n\rentries_added\x18\x07 \x01(\x03\x12\x14\n\x0c\x65ntries_read\x18\x08 \x01(\x03\x12\x12\n\nfree_bytes\x18\t \x01(\x03\x12\x10\n\x08segments\x18\n \x01(\x03\x12\x0f\n\x07ledgers\x18\x0b \x01(\x03\x12\x13\n\x0bqueue_bytes\x18\x0c \x01(\x03\x12\x0f\n\x07version\x18\r \x01(\t2M\n\rBookieControl\x12<\n\x04Info\x12\x1a.octavo.bookie.InfoRequest\x1a\x18.octavo.bookie.InfoReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/proto/bookie.proto\x12\roctavo.bookie\"u\n\x05Hello\x12\x1d\n\x10protocol_version\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63lient_name\x18\x03 \x01(\t\x12\x0f\n\x07purpose\x18\x04 \x01(\tB\x13\n\x11_protocol_version\"\xda\x02\n\nHelloReply\x12\x1d\n\x10protocol_version\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\ncluster_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tbookie_id\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0bincarnation\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x1c\n\x0fmax_frame_bytes\x18\x05 \x01(\rH\x04\x88\x01\x01\x12\"\n\x15max_entries_per_frame\x18\x06 \x01(\rH\x05\x88\x01\x01\x12\x1c\n\x0fmax_entry_bytes\x18\x07 \x01(\rH\x06\x88\x01\x01\x42\x13\n\x11_protocol_versionB\r\n\x0b_cluster_idB\x0c\n\n_bookie_idB\x0e\n\x0c_incarnationB\x12\n\x10_max_frame_bytesB\x18\n\x16_max_entries_per_frameB\x12\n\x10_max_entry_bytes\"^\n\x0c\x46\x65nceRequest\x12\x16\n\tledger_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bincarnation\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_ledger_idB\x0e\n\x0c_incarnation\"d\n\nFenceReply\x12\x13\n\x06status\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x12last_add_confirmed\x18\x02 \x01(\x03H\x01\x88\x01\x01\x42\t\n\x07_statusB\x15\n\x13_last_add_confirmed\"\xac\x01\n\x0eReadLacRequest\x12\x16\n\tledger_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\x08previous\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\ntimeout_ms\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0bincarnation\x18\x04 \x01(\tH\x03\x88\x01\x01\x42\x0c\n\n_ledger_idB\x0b\n\t_previousB\r\n\x0b_timeout_msB\x0e\n\x0c_incarnation\"\xa1\x01\n\x0cReadLacReply\x12\x13\n\x06status\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x12last_add_confirmed\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x06\x66\x65nced\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x19\n\x11last_entry_stored\x18\x04 \x01(\x03\x42\t\n\x07_statusB\x15\n\x13_last_add_confirmedB\t\n\x07_fenced\"\xb2\x01\n\x08WriteLac\x12\x16\n\tledger_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12last_add_confirmed\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x06\x63rc32c\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0bincarnation\x18\x04 \x01(\tH\x03\x88\x01\x01\x42\x0c\n\n_ledger_idB\x15\n\x13_last_add_confirmedB\t\n\x07_crc32cB\x0e\n\x0c_incarnation\"/\n\rWriteLacReply\x12\x13\n\x06status\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_status\"I\n\nErrorReply\x12\x13\n\x06status\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\tB\t\n\x07_status\"\r\n\x0bInfoRequest\"\x96\x02\n\tInfoReply\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x1d\n\x15journal_bytes_written\x18\x05 \x01(\x03\x12\x15\n\rjournal_syncs\x18\x06 \x01(\x03\x12\x15\n\rentries_added\x18\x07 \x01(\x03\x12\x14\n\x0c\x65ntries_read\x18\x08 \x01(\x03\x12\x12\n\nfree_bytes\x18\t \x01(\x03\x12\x10\n\x08segments\x18\n \x01(\x03\x12\x0f\n\x07ledgers\x18\x0b \x01(\x03\x12\x13\n\x0bqueue_bytes\x18\x0c \x01(\x03\x12\x0f\n\x07version\x18\r \x01(\t2M\n\rBookieControl\x12<\n\x04Info\x12\x1a.octavo.bookie.InfoRequest\x1a\x18.octavo.bookie.InfoReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.proto.bookie_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=44
-  _globals['_HELLO']._serialized_end=135
-  _globals['_HELLOREPLY']._serialized_start=138
-  _globals['_HELLOREPLY']._serialized_end=317
-  _globals['_FENCEREQUEST']._serialized_start=319
-  _globals['_FENCEREQUEST']._serialized_end=373
-  _globals['_FENCEREPLY']._serialized_start=375
-  _globals['_FENCEREPLY']._serialized_end=431
-  _globals['_READLACREQUEST']._serialized_start=433
-  _globals['_READLACREQUEST']._serialized_end=527
-  _globals['_READLACREPLY']._serialized_start=529
-  _globals['_READLACREPLY']._serialized_end=630
-  _globals['_WRITELAC']._serialized_start=632
-  _globals['_WRITELAC']._serialized_end=726
-  _globals['_WRITELACREPLY']._serialized_start=728
-  _globals['_WRITELACREPLY']._serialized_end=759
-  _globals['_ERRORREPLY']._serialized_start=761
-  _globals['_ERRORREPLY']._serialized_end=804
-  _globals['_INFOREQUEST']._serialized_start=806
-  _globals['_INFOREQUEST']._serialized_end=819
-  _globals['_INFOREPLY']._serialized_start=822
-  _globals['_INFOREPLY']._serialized_end=1100
-  _globals['_BOOKIECONTROL']._serialized_start=1102
-  _globals['_BOOKIECONTROL']._serialized_end=1179
+  _globals['_HELLO']._serialized_end=161
+  _globals['_HELLOREPLY']._serialized_start=164
+  _globals['_HELLOREPLY']._serialized_end=510
+  _globals['_FENCEREQUEST']._serialized_start=512
+  _globals['_FENCEREQUEST']._serialized_end=606
+  _globals['_FENCEREPLY']._serialized_start=608
+  _globals['_FENCEREPLY']._serialized_end=708
+  _globals['_READLACREQUEST']._serialized_start=711
+  _globals['_READLACREQUEST']._serialized_end=883
+  _globals['_READLACREPLY']._serialized_start=886
+  _globals['_READLACREPLY']._serialized_end=1047
+  _globals['_WRITELAC']._serialized_start=1050
+  _globals['_WRITELAC']._serialized_end=1228
+  _globals['_WRITELACREPLY']._serialized_start=1230
+  _globals['_WRITELACREPLY']._serialized_end=1277
+  _globals['_ERRORREPLY']._serialized_start=1279
+  _globals['_ERRORREPLY']._serialized_end=1352
+  _globals['_INFOREQUEST']._serialized_start=1354
+  _globals['_INFOREQUEST']._serialized_end=1367
+  _globals['_INFOREPLY']._serialized_start=1370
+  _globals['_INFOREPLY']._serialized_end=1648
+  _globals['_BOOKIECONTROL']._serialized_start=1650
+  _globals['_BOOKIECONTROL']._serialized_end=1727
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,9 @@
 isort:skip_file
 Headers of the rare commands of the framed bookie wire, and the gRPC control service (design.md §4).
 Add and read frames carry packed entries instead: see octavo.proto.bookie_wire.
+
+On the wire every `optional` field must be there: octavo.proto.bookie_messages refuses a message
+that leaves one out, so that no default (status, LAC, ledger 0) is ever taken for an answer.
 """
 
 from google.protobuf import descriptor as _descriptor
@@ -35,16 +38,18 @@ class Hello(_message.Message):
     def __init__(
         self,
         *,
-        protocol_version: _builtins.int = ...,
+        protocol_version: _builtins.int | None = ...,
         cluster_id: _builtins.str = ...,
         client_name: _builtins.str = ...,
         purpose: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_protocol_version", b"_protocol_version", "protocol_version", b"protocol_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_name", b"client_name", "cluster_id", b"cluster_id", "protocol_version", b"protocol_version", "purpose", b"purpose"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protocol_version", b"_protocol_version", "client_name", b"client_name", "cluster_id", b"cluster_id", "protocol_version", b"protocol_version", "purpose", b"purpose"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__protocol_version: _TypeAlias = _typing.Literal["protocol_version"]  # noqa: Y015
+    _WhichOneofArgType__protocol_version: _TypeAlias = _typing.Literal["_protocol_version", b"_protocol_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol_version) -> _WhichOneofReturnType__protocol_version | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
@@ -69,19 +74,46 @@ class HelloReply(_message.Message):
     def __init__(
         self,
         *,
-        protocol_version: _builtins.int = ...,
-        cluster_id: _builtins.str = ...,
-        bookie_id: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
-        max_frame_bytes: _builtins.int = ...,
-        max_entries_per_frame: _builtins.int = ...,
-        max_entry_bytes: _builtins.int = ...,
+        protocol_version: _builtins.int | None = ...,
+        cluster_id: _builtins.str | None = ...,
+        bookie_id: _builtins.str | None = ...,
+        incarnation: _builtins.str | None = ...,
+        max_frame_bytes: _builtins.int | None = ...,
+        max_entries_per_frame: _builtins.int | None = ...,
+        max_entry_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bookie_id", b"_bookie_id", "_cluster_id", b"_cluster_id", "_incarnation", b"_incarnation", "_max_entries_per_frame", b"_max_entries_per_frame", "_max_entry_bytes", b"_max_entry_bytes", "_max_frame_bytes", b"_max_frame_bytes", "_protocol_version", b"_protocol_version", "bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "max_entries_per_frame", b"max_entries_per_frame", "max_entry_bytes", b"max_entry_bytes", "max_frame_bytes", b"max_frame_bytes", "protocol_version", b"protocol_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "max_entries_per_frame", b"max_entries_per_frame", "max_entry_bytes", b"max_entry_bytes", "max_frame_bytes", b"max_frame_bytes", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bookie_id", b"_bookie_id", "_cluster_id", b"_cluster_id", "_incarnation", b"_incarnation", "_max_entries_per_frame", b"_max_entries_per_frame", "_max_entry_bytes", b"_max_entry_bytes", "_max_frame_bytes", b"_max_frame_bytes", "_protocol_version", b"_protocol_version", "bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "max_entries_per_frame", b"max_entries_per_frame", "max_entry_bytes", b"max_entry_bytes", "max_frame_bytes", b"max_frame_bytes", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__bookie_id: _TypeAlias = _typing.Literal["bookie_id"]  # noqa: Y015
+    _WhichOneofArgType__bookie_id: _TypeAlias = _typing.Literal["_bookie_id", b"_bookie_id"]  # noqa: Y015
+    _WhichOneofReturnType__cluster_id: _TypeAlias = _typing.Literal["cluster_id"]  # noqa: Y015
+    _WhichOneofArgType__cluster_id: _TypeAlias = _typing.Literal["_cluster_id", b"_cluster_id"]  # noqa: Y015
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    _WhichOneofReturnType__max_entries_per_frame: _TypeAlias = _typing.Literal["max_entries_per_frame"]  # noqa: Y015
+    _WhichOneofArgType__max_entries_per_frame: _TypeAlias = _typing.Literal["_max_entries_per_frame", b"_max_entries_per_frame"]  # noqa: Y015
+    _WhichOneofReturnType__max_entry_bytes: _TypeAlias = _typing.Literal["max_entry_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_entry_bytes: _TypeAlias = _typing.Literal["_max_entry_bytes", b"_max_entry_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__max_frame_bytes: _TypeAlias = _typing.Literal["max_frame_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_frame_bytes: _TypeAlias = _typing.Literal["_max_frame_bytes", b"_max_frame_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__protocol_version: _TypeAlias = _typing.Literal["protocol_version"]  # noqa: Y015
+    _WhichOneofArgType__protocol_version: _TypeAlias = _typing.Literal["_protocol_version", b"_protocol_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bookie_id) -> _WhichOneofReturnType__bookie_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster_id) -> _WhichOneofReturnType__cluster_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_entries_per_frame) -> _WhichOneofReturnType__max_entries_per_frame | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_entry_bytes) -> _WhichOneofReturnType__max_entry_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_frame_bytes) -> _WhichOneofReturnType__max_frame_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol_version) -> _WhichOneofReturnType__protocol_version | None: ...
 
 Global___HelloReply: _TypeAlias = HelloReply  # noqa: Y015
 
@@ -98,14 +130,21 @@ class FenceRequest(_message.Message):
     def __init__(
         self,
         *,
-        ledger_id: _builtins.int = ...,
-        incarnation: _builtins.str = ...,
+        ledger_id: _builtins.int | None = ...,
+        incarnation: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "_ledger_id", b"_ledger_id", "incarnation", b"incarnation", "ledger_id", b"ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "ledger_id", b"ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "_ledger_id", b"_ledger_id", "incarnation", b"incarnation", "ledger_id", b"ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledger_id) -> _WhichOneofReturnType__ledger_id | None: ...
 
 Global___FenceRequest: _TypeAlias = FenceRequest  # noqa: Y015
 
@@ -120,14 +159,21 @@ class FenceReply(_message.Message):
     def __init__(
         self,
         *,
-        status: _builtins.int = ...,
-        last_add_confirmed: _builtins.int = ...,
+        status: _builtins.int | None = ...,
+        last_add_confirmed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_add_confirmed", b"_last_add_confirmed", "_status", b"_status", "last_add_confirmed", b"last_add_confirmed", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_add_confirmed", b"last_add_confirmed", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_add_confirmed", b"_last_add_confirmed", "_status", b"_status", "last_add_confirmed", b"last_add_confirmed", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_add_confirmed: _TypeAlias = _typing.Literal["last_add_confirmed"]  # noqa: Y015
+    _WhichOneofArgType__last_add_confirmed: _TypeAlias = _typing.Literal["_last_add_confirmed", b"_last_add_confirmed"]  # noqa: Y015
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_add_confirmed) -> _WhichOneofReturnType__last_add_confirmed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___FenceReply: _TypeAlias = FenceReply  # noqa: Y015
 
@@ -148,16 +194,31 @@ class ReadLacRequest(_message.Message):
     def __init__(
         self,
         *,
-        ledger_id: _builtins.int = ...,
-        previous: _builtins.int = ...,
-        timeout_ms: _builtins.int = ...,
-        incarnation: _builtins.str = ...,
+        ledger_id: _builtins.int | None = ...,
+        previous: _builtins.int | None = ...,
+        timeout_ms: _builtins.int | None = ...,
+        incarnation: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "_ledger_id", b"_ledger_id", "_previous", b"_previous", "_timeout_ms", b"_timeout_ms", "incarnation", b"incarnation", "ledger_id", b"ledger_id", "previous", b"previous", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "ledger_id", b"ledger_id", "previous", b"previous", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "_ledger_id", b"_ledger_id", "_previous", b"_previous", "_timeout_ms", b"_timeout_ms", "incarnation", b"incarnation", "ledger_id", b"ledger_id", "previous", b"previous", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
+    _WhichOneofReturnType__previous: _TypeAlias = _typing.Literal["previous"]  # noqa: Y015
+    _WhichOneofArgType__previous: _TypeAlias = _typing.Literal["_previous", b"_previous"]  # noqa: Y015
+    _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
+    _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledger_id) -> _WhichOneofReturnType__ledger_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__previous) -> _WhichOneofReturnType__previous | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_ms) -> _WhichOneofReturnType__timeout_ms | None: ...
 
 Global___ReadLacRequest: _TypeAlias = ReadLacRequest  # noqa: Y015
 
@@ -177,16 +238,27 @@ class ReadLacReply(_message.Message):
     def __init__(
         self,
         *,
-        status: _builtins.int = ...,
-        last_add_confirmed: _builtins.int = ...,
-        fenced: _builtins.bool = ...,
+        status: _builtins.int | None = ...,
+        last_add_confirmed: _builtins.int | None = ...,
+        fenced: _builtins.bool | None = ...,
         last_entry_stored: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fenced", b"_fenced", "_last_add_confirmed", b"_last_add_confirmed", "_status", b"_status", "fenced", b"fenced", "last_add_confirmed", b"last_add_confirmed", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fenced", b"fenced", "last_add_confirmed", b"last_add_confirmed", "last_entry_stored", b"last_entry_stored", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fenced", b"_fenced", "_last_add_confirmed", b"_last_add_confirmed", "_status", b"_status", "fenced", b"fenced", "last_add_confirmed", b"last_add_confirmed", "last_entry_stored", b"last_entry_stored", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fenced: _TypeAlias = _typing.Literal["fenced"]  # noqa: Y015
+    _WhichOneofArgType__fenced: _TypeAlias = _typing.Literal["_fenced", b"_fenced"]  # noqa: Y015
+    _WhichOneofReturnType__last_add_confirmed: _TypeAlias = _typing.Literal["last_add_confirmed"]  # noqa: Y015
+    _WhichOneofArgType__last_add_confirmed: _TypeAlias = _typing.Literal["_last_add_confirmed", b"_last_add_confirmed"]  # noqa: Y015
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fenced) -> _WhichOneofReturnType__fenced | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_add_confirmed) -> _WhichOneofReturnType__last_add_confirmed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___ReadLacReply: _TypeAlias = ReadLacReply  # noqa: Y015
 
@@ -207,16 +279,31 @@ class WriteLac(_message.Message):
     def __init__(
         self,
         *,
-        ledger_id: _builtins.int = ...,
-        last_add_confirmed: _builtins.int = ...,
-        crc32c: _builtins.int = ...,
-        incarnation: _builtins.str = ...,
+        ledger_id: _builtins.int | None = ...,
+        last_add_confirmed: _builtins.int | None = ...,
+        crc32c: _builtins.int | None = ...,
+        incarnation: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crc32c", b"_crc32c", "_incarnation", b"_incarnation", "_last_add_confirmed", b"_last_add_confirmed", "_ledger_id", b"_ledger_id", "crc32c", b"crc32c", "incarnation", b"incarnation", "last_add_confirmed", b"last_add_confirmed", "ledger_id", b"ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "incarnation", b"incarnation", "last_add_confirmed", b"last_add_confirmed", "ledger_id", b"ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crc32c", b"_crc32c", "_incarnation", b"_incarnation", "_last_add_confirmed", b"_last_add_confirmed", "_ledger_id", b"_ledger_id", "crc32c", b"crc32c", "incarnation", b"incarnation", "last_add_confirmed", b"last_add_confirmed", "ledger_id", b"ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__crc32c: _TypeAlias = _typing.Literal["crc32c"]  # noqa: Y015
+    _WhichOneofArgType__crc32c: _TypeAlias = _typing.Literal["_crc32c", b"_crc32c"]  # noqa: Y015
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    _WhichOneofReturnType__last_add_confirmed: _TypeAlias = _typing.Literal["last_add_confirmed"]  # noqa: Y015
+    _WhichOneofArgType__last_add_confirmed: _TypeAlias = _typing.Literal["_last_add_confirmed", b"_last_add_confirmed"]  # noqa: Y015
+    _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crc32c) -> _WhichOneofReturnType__crc32c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_add_confirmed) -> _WhichOneofReturnType__last_add_confirmed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledger_id) -> _WhichOneofReturnType__ledger_id | None: ...
 
 Global___WriteLac: _TypeAlias = WriteLac  # noqa: Y015
 
@@ -229,13 +316,15 @@ class WriteLacReply(_message.Message):
     def __init__(
         self,
         *,
-        status: _builtins.int = ...,
+        status: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___WriteLacReply: _TypeAlias = WriteLacReply  # noqa: Y015
 
@@ -245,19 +334,24 @@ class ErrorReply(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     cause: _builtins.str
+    hint: _builtins.str
     def __init__(
         self,
         *,
-        status: _builtins.int = ...,
+        status: _builtins.int | None = ...,
         cause: _builtins.str = ...,
+        hint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "cause", b"cause", "hint", b"hint", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___ErrorReply: _TypeAlias = ErrorReply  # noqa: Y015
 

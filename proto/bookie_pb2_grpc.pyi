@@ -3,6 +3,9 @@
 isort:skip_file
 Headers of the rare commands of the framed bookie wire, and the gRPC control service (design.md §4).
 Add and read frames carry packed entries instead: see octavo.proto.bookie_wire.
+
+On the wire every `optional` field must be there: octavo.proto.bookie_messages refuses a message
+that leaves one out, so that no default (status, LAC, ledger 0) is ever taken for an answer.
 """
 
 from collections import abc as _abc

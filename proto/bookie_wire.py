@@ -1,16 +1,23 @@
 """Codec of the framed bookie wire (design.md §4): pure, no sockets, shared by both ends.
 
-    frame = u32 length | u8 version | u8 type | u16 flags | u64 request id | body    (big-endian)
+    frame  = prefix | head | entries                                                 (big-endian)
+    prefix = u32 length | u8 version | u8 type | u16 flags | u64 request id
+             | u32 head bytes | u32 crc of the prefix | u32 crc of prefix and head
 
-`length` counts what follows it. Rare commands carry a protobuf body (proto/bookie.proto). Add and
-read frames carry entries back to back behind a table of lengths, never copied through protobuf:
+`length` counts what follows it. The first crc32c covers the prefix before it, so that a length is
+believed only when it is intact; the second one goes on over the head: every byte that decides
+something is covered. Entries are not covered again, each has a digest of its own (E-2). A frame
+that fails a crc is never decoded, its connection ends (R-15). Rare commands have a protobuf head
+(proto/bookie.proto, octavo.proto.bookie_messages) and no entries. Add and read frames carry entries
+back to back behind a table of lengths, never copied through protobuf:
 
-    ADD         16s incarnation | u32 count | u32 length * count | entries
+    ADD         16s incarnation | u32 count | u32 length * count || entries
     ADD_REPLY   empty when flag ALL_OK is set, else u32 count | u16 status * count
     READ        16s incarnation | i64 ledger | i64 first | u32 max_count | u32 max_bytes
-    READ_REPLY  u16 status | u16 0 | i64 lac | u32 count | u32 length * count | entries
+    READ_REPLY  u16 status | u16 0 | i64 lac | u32 count | u32 length * count || entries
 
-Every length and count is checked before memory is allocated for it.
+Every length and count is checked before memory is allocated for it, and a large frame's memory
+grows with what has arrived of it.
 """
 
 from __future__ import annotations
@@ -20,14 +27,29 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from octavo.runtime.checksum import Buffer
-from octavo.runtime.errors import InvalidRequest, MessageTooLarge, UnsupportedVersion
+from octavo.runtime.checksum import Buffer, crc32c
+from octavo.runtime.errors import (
+    CorruptFrame,
+    InvalidRequest,
+    MessageTooLarge,
+    UnsupportedVersion,
+)
 
-VERSION = 1
-PREFIX = struct.Struct(">IBBHQ")
+VERSION = 2
+"""Stands at the same place in every version of the prefix: each end can name the other's."""
+PREFIX = struct.Struct(">IBBHQIII")
 PREFIX_BYTES = PREFIX.size
+_FIELDS = struct.Struct(">IBBHQI")
+_COVERED = _FIELDS.size
+_AFTER_LENGTH = PREFIX_BYTES - 4
+_VERSION_AT = 4
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Above the entry limit times a small batch; checked before allocation."""
+HELLO_FRAME_BYTES_MAX = 4096
+"""Largest frame either end accepts before the hello: strangers get little memory."""
+EAGER_BYTES = 384 * 1024
+"""A frame up to this size (the usual add frame) gets its memory at once, a larger one twice what
+has arrived of it."""
 MAX_ENTRIES_PER_FRAME = 4096
 TARGET_FRAME_BYTES = 256 * 1024
 """Writers coalesce up to about this much; larger frames leave the CPU's cache (design.md §10)."""
@@ -36,6 +58,9 @@ _ADD = struct.Struct(">16sI")
 _READ = struct.Struct(">16sqqII")
 _READ_REPLY = struct.Struct(">HHqI")
 _COUNT = struct.Struct(">I")
+_CRCS = struct.Struct(">II")
+_ADD_TYPE: Final = 5
+_ADD_REPLY: Final = 6
 
 
 class FrameType(IntEnum):
@@ -45,8 +70,8 @@ class FrameType(IntEnum):
     HELLO_REPLY = 2
     PING = 3
     PONG = 4
-    ADD = 5
-    ADD_REPLY = 6
+    ADD = _ADD_TYPE
+    ADD_REPLY = _ADD_REPLY
     READ = 7
     READ_REPLY = 8
     FENCE = 9
@@ -73,30 +98,34 @@ class Flags:
 
 
 class Status(IntEnum):
-    """Outcome of one request at a bookie (spec/ledger.md §3.4, §6.5)."""
+    """Outcome of one request at a bookie (spec/ledger.md §3.4, §6.5).
 
-    OK = 0
-    FENCED = 1
-    UNAUTHORIZED = 2
-    READONLY = 3
-    DISK_FULL = 4
-    WRONG_INCARNATION = 5
-    NOT_ADMITTED_RETRY = 6
-    CONFLICT = 7
-    BAD_DIGEST = 8
-    TOO_LARGE = 9
-    BAD_VERSION = 10
-    OVERLOADED = 11
-    NO_SUCH_ENTRY = 12
-    NO_SUCH_LEDGER = 13
-    EIO = 14
-    UNKNOWN = 15
-    NOT_READY = 16
-    INTERNAL = 17
-    BAD_REQUEST = 18
-    TIMEOUT = 19
+    Any two codes differ in at least four bits, and each differs so from 0: neither a damaged bit
+    nor a field that was left out means success, or "not there".
+    """
+
+    OK = 0x00F
+    FENCED = 0x033
+    UNAUTHORIZED = 0x03C
+    READONLY = 0x055
+    DISK_FULL = 0x05A
+    WRONG_INCARNATION = 0x066
+    NOT_ADMITTED_RETRY = 0x069
+    CONFLICT = 0x096
+    BAD_DIGEST = 0x099
+    TOO_LARGE = 0x0A5
+    BAD_VERSION = 0x0AA
+    OVERLOADED = 0x0C3
+    NO_SUCH_ENTRY = 0x0CC
+    NO_SUCH_LEDGER = 0x0F0
+    EIO = 0x0FF
+    UNKNOWN = 0x303
+    NOT_READY = 0x30C
+    INTERNAL = 0x330
+    BAD_REQUEST = 0x33F
+    TIMEOUT = 0x356
     """Made by the client: no reply in time."""
-    DISCONNECTED = 20
+    DISCONNECTED = 0x359
     """Made by the client: the connection ended before the reply."""
 
 
@@ -140,8 +169,21 @@ class ReadReply(NamedTuple):
 
 
 def encode_frame(frame_type: int, request_id: int, body: Buffer = b"", flags: int = 0) -> bytes:
-    """One frame with a small body."""
-    return PREFIX.pack(12 + len(body), VERSION, frame_type, flags, request_id) + body
+    """One frame with a small body and no entries."""
+    return _start(frame_type, flags, request_id, body)
+
+
+def _start(
+    frame_type: int, flags: int, request_id: int, head: Buffer, entries_bytes: int = 0
+) -> bytes:
+    """Prefix and head of a frame; its entries follow as they are."""
+    size = len(head)
+    length = _AFTER_LENGTH + size + entries_bytes
+    fields = _FIELDS.pack(length, VERSION, frame_type, flags, request_id, size)
+    crc = crc32c(fields)
+    if not size:
+        return fields + _CRCS.pack(crc, crc)
+    return b"".join((fields, _CRCS.pack(crc, crc32c(head, crc)), head))
 
 
 def encode_add(
@@ -151,8 +193,7 @@ def encode_add(
     lengths = [sum(map(len, parts)) for parts in entries]
     table = struct.pack(f">{len(lengths)}I", *lengths)
     head = _ADD.pack(incarnation, len(lengths)) + table
-    total = 12 + len(head) + sum(lengths)
-    out = [PREFIX.pack(total, VERSION, FrameType.ADD, flags, request_id) + head]
+    out = [_start(_ADD_TYPE, flags, request_id, head, sum(lengths))]
     for parts in entries:
         out.extend(parts)
     return out
@@ -171,12 +212,8 @@ def encode_add_runs(
     """
     lengths = runs[0][0] if len(runs) == 1 else [n for run in runs for n in run[0]]
     count = len(lengths)
-    body_bytes = _ADD.size + 4 * count + total_bytes
-    out = [
-        PREFIX.pack(12 + body_bytes, VERSION, FrameType.ADD, flags, request_id)
-        + _ADD.pack(incarnation, count)
-        + struct.pack(f">{count}I", *lengths)
-    ]
+    head = _ADD.pack(incarnation, count) + struct.pack(f">{count}I", *lengths)
+    out = [_start(_ADD_TYPE, flags, request_id, head, total_bytes)]
     for _, parts in runs:
         out.extend(parts)
     return out
@@ -194,25 +231,24 @@ def decode_add(body: Buffer, max_entry_bytes: int) -> AddRequest:
 
 def encode_add_reply(request_id: int, statuses: Sequence[int]) -> bytes:
     """The reply to one ADD frame, one status per entry in its order."""
-    if not any(statuses):
-        return encode_frame(FrameType.ADD_REPLY, request_id, flags=Flags.ALL_OK)
+    if statuses.count(Status.OK) == len(statuses):
+        return encode_add_ok(request_id)
     body = _COUNT.pack(len(statuses)) + struct.pack(f">{len(statuses)}H", *statuses)
-    return encode_frame(FrameType.ADD_REPLY, request_id, body)
-
-
-_ADD_REPLY = int(FrameType.ADD_REPLY)
+    return _start(_ADD_REPLY, 0, request_id, body)
 
 
 def encode_add_ok(request_id: int) -> bytes:
     """The reply to an ADD frame in which every entry succeeded."""
-    return PREFIX.pack(12, VERSION, _ADD_REPLY, Flags.ALL_OK, request_id)
+    return _start(_ADD_REPLY, Flags.ALL_OK, request_id, b"")
 
 
 def decode_add_reply(frame: Frame, expected: int) -> list[int]:
     """Statuses of an ADD_REPLY for a request of `expected` entries; raises InvalidRequest."""
-    if frame.flags & Flags.ALL_OK:
-        return [0] * expected
     body = frame.body
+    if frame.type != _ADD_REPLY:
+        raise InvalidRequest(f"a frame of type {frame.type} is no reply to an add")
+    if frame.flags & Flags.ALL_OK and not body:
+        return [Status.OK] * expected
     if len(body) != 4 + 2 * expected or _COUNT.unpack_from(body)[0] != expected:
         raise InvalidRequest(f"add reply does not match a request of {expected} entries")
     return list(struct.unpack_from(f">{expected}H", body, 4))
@@ -220,7 +256,12 @@ def decode_add_reply(frame: Frame, expected: int) -> list[int]:
 
 def encode_read(request_id: int, request: ReadRequest, flags: int = 0) -> bytes:
     """A READ frame."""
-    return encode_frame(FrameType.READ, request_id, _READ.pack(*request), flags)
+    return encode_frame(FrameType.READ, request_id, encode_read_body(request), flags)
+
+
+def encode_read_body(request: ReadRequest) -> bytes:
+    """The body of a READ frame."""
+    return _READ.pack(*request)
 
 
 def decode_read(body: Buffer) -> ReadRequest:
@@ -241,8 +282,7 @@ def encode_read_reply(
     head = _READ_REPLY.pack(status, 0, lac, len(lengths)) + struct.pack(
         f">{len(lengths)}I", *lengths
     )
-    total = 12 + len(head) + sum(lengths)
-    return [PREFIX.pack(total, VERSION, FrameType.READ_REPLY, 0, request_id) + head, *entries]
+    return [_start(FrameType.READ_REPLY, 0, request_id, head, sum(lengths)), *entries]
 
 
 def decode_read_reply(body: Buffer, max_entry_bytes: int) -> ReadReply:
@@ -277,32 +317,67 @@ _SCRATCH_BYTES = 64 * 1024
 small frames at once need."""
 
 
+class _LargeFrame:
+    """A frame that is received straight into a buffer of its own."""
+
+    __slots__ = ("body_bytes", "buffer", "crc", "fill", "flags", "head_bytes", "request_id", "type")
+
+    def __init__(
+        self, frame_type: int, flags: int, request_id: int, body_bytes: int, head_bytes: int
+    ) -> None:
+        self.type = frame_type
+        self.flags = flags
+        self.request_id = request_id
+        self.body_bytes = body_bytes
+        self.head_bytes = head_bytes
+        self.crc: tuple[int, int] = (0, 0)  # of the prefix; as declared
+        self.buffer = bytearray()
+        self.fill = 0
+
+
 class FrameDecoder:
     """Turns received bytes into frames, in the shape of asyncio.BufferedProtocol.
 
     Small frames land in a scratch buffer; a large body is received straight into its own
     bytearray, which the frame's body then is a view of. `get_buffer()` gives where to write next;
-    `received(n)` returns the frames completed by `n` bytes. Raises MessageTooLarge or
+    `received(n)` returns the frames completed by `n` bytes. Raises CorruptFrame, MessageTooLarge or
     UnsupportedVersion, after which the connection must be closed.
+
+    Args:
+        max_frame_bytes: larger frames are refused; raise it with `allow()` after the hello.
+        eager_bytes: up to this size a frame gets its memory at once; beyond it memory grows with
+            what arrives.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, *, eager_bytes: int = EAGER_BYTES
+    ) -> None:
         self._max = max_frame_bytes
-        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._eager = eager_bytes
+        self._size = min(_SCRATCH_BYTES, max(max_frame_bytes, HELLO_FRAME_BYTES_MAX))
+        self._scratch = bytearray(self._size)
         self._view = memoryview(self._scratch)
         self._low = 0  # first unread byte of the scratch
         self._high = 0  # end of received bytes in the scratch
-        self._large: bytearray | None = None  # a frame's rest being received directly
-        self._large_fill = 0
-        self._large_head: tuple[int, int, int] = (0, 0, 0)
+        self._large: _LargeFrame | None = None
+
+    def allow(self, max_frame_bytes: int, *, eager_bytes: int = EAGER_BYTES) -> None:
+        """Accept frames up to this size from now on."""
+        self._max, self._eager = max_frame_bytes, eager_bytes
+        size = min(_SCRATCH_BYTES, max(max_frame_bytes, HELLO_FRAME_BYTES_MAX))
+        if size > self._size:
+            larger = bytearray(size)
+            larger[: self._high] = self._view[: self._high]
+            self._scratch, self._view, self._size = larger, memoryview(larger), size
 
     def get_buffer(self) -> memoryview:
         """The writable region for the next bytes; never empty."""
-        if self._large is not None:
-            return memoryview(self._large)[self._large_fill :]
+        large = self._large
+        if large is not None:
+            return memoryview(large.buffer)[large.fill :]
         if self._low == self._high:
             self._low = self._high = 0
-        elif self._low and self._high == _SCRATCH_BYTES:
+        elif self._low and self._high == self._size:
             kept = self._high - self._low
             self._scratch[:kept] = self._scratch[self._low : self._high]
             self._low, self._high = 0, kept
@@ -323,37 +398,70 @@ class FrameDecoder:
     def received(self, n: int) -> list[Frame]:
         """Account for `n` bytes written into the last buffer; returns completed frames."""
         if self._large is not None:
-            self._large_fill += n
-            if self._large_fill < len(self._large):
-                return []
-            frame_type, flags, request_id = self._large_head
-            whole = memoryview(self._large).toreadonly()
-            self._large = None
-            return [Frame(frame_type, flags, request_id, whole)]
+            return self._received_large(self._large, n)
         self._high += n
         frames: list[Frame] = []
         while self._high - self._low >= PREFIX_BYTES:
-            length, version, frame_type, flags, request_id = PREFIX.unpack_from(
-                self._scratch, self._low
+            length, version, frame_type, flags, request_id, head_bytes, prefix_crc, crc = (
+                PREFIX.unpack_from(self._scratch, self._low)
             )
-            body_bytes = length - 12
+            if version != VERSION:
+                raise _other_version(version)
+            if crc32c(self._view[self._low : self._low + _COVERED]) != prefix_crc:
+                raise _damaged(frame_type, request_id)
+            body_bytes = length - _AFTER_LENGTH
             if body_bytes < 0 or length > self._max:
                 raise MessageTooLarge(f"frame of {length} bytes, limit {self._max}")
-            if version != VERSION:
-                raise UnsupportedVersion(f"frame version {version}, this build speaks {VERSION}")
+            if head_bytes > body_bytes:
+                raise CorruptFrame(f"frame of {length} bytes declares a head of {head_bytes}")
             start = self._low + PREFIX_BYTES
             have = self._high - start
             if have >= body_bytes:
+                if crc32c(self._view[start : start + head_bytes], prefix_crc) != crc:
+                    raise _damaged(frame_type, request_id)
                 body = bytes(self._view[start : start + body_bytes])
                 self._low = start + body_bytes
                 frames.append(Frame(frame_type, flags, request_id, body))
-            elif PREFIX_BYTES + body_bytes > _SCRATCH_BYTES // 4:
-                self._large = bytearray(body_bytes)
-                self._large[:have] = self._view[start : self._high]
-                self._large_fill = have
-                self._large_head = (frame_type, flags, request_id)
+            elif PREFIX_BYTES + body_bytes > self._size // 4:
+                large = _LargeFrame(frame_type, flags, request_id, body_bytes, head_bytes)
+                large.crc = (prefix_crc, crc)
+                large.buffer = bytearray(min(body_bytes, max(self._eager, 2 * have)))
+                large.buffer[:have] = self._view[start : self._high]
+                large.fill = have
+                self._large = large
                 self._low = self._high = 0
                 break
             else:
                 break
+        if self._high - self._low > _VERSION_AT:
+            version = self._scratch[self._low + _VERSION_AT]
+            if version != VERSION:  # said at once, even if the rest of the prefix never comes
+                raise _other_version(version)
         return frames
+
+    def _received_large(self, large: _LargeFrame, n: int) -> list[Frame]:
+        large.fill += n
+        if large.fill < len(large.buffer):
+            return []
+        if large.fill < large.body_bytes:
+            larger = bytearray(min(large.body_bytes, 2 * large.fill))
+            larger[: large.fill] = large.buffer
+            large.buffer = larger
+            return []
+        self._large = None
+        whole = memoryview(large.buffer).toreadonly()
+        known, declared = large.crc
+        if crc32c(whole[: large.head_bytes], known) != declared:
+            raise _damaged(large.type, large.request_id)
+        return [Frame(large.type, large.flags, large.request_id, whole)]
+
+
+def _other_version(version: int) -> UnsupportedVersion:
+    return UnsupportedVersion(
+        f"frame version {version}, this build speaks {VERSION}",
+        hint="run one release on clients, brokers and bookies, and check the port",
+    )
+
+
+def _damaged(frame_type: int, request_id: int) -> CorruptFrame:
+    return CorruptFrame(f"frame of type {frame_type}, request {request_id} fails its crc32c")

@@ -40,6 +40,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.BrokerUnavailable: _UNAVAILABLE,
     e.BookieUnavailable: _UNAVAILABLE,
     e.BookieReadOnly: _UNAVAILABLE,
+    e.CorruptFrame: _UNAVAILABLE,
     e.MetadataUnavailable: _UNAVAILABLE,
     e.UnknownOutcome: grpc.StatusCode.UNKNOWN,
     e.ReadUnknown: _UNAVAILABLE,
@@ -173,7 +174,7 @@ async def abort(context: aio.ServicerContext[object, object], error: OctavoError
     raise error
 
 
-def status_error(status: int, what: str) -> OctavoError:
+def status_error(status: int, what: str, *, hint: str = "") -> OctavoError:
     """The exception of a bookie's status.
 
     A status this build does not know is never a "no" (R-15).
@@ -183,4 +184,4 @@ def status_error(status: int, what: str) -> OctavoError:
     except ValueError:
         return e.ReadUnknown(f"{what}: unknown bookie status {status}")
     cls = _BY_STATUS.get(known, e.ReadUnknown)
-    return cls(f"{what}: {known.name}")
+    return cls(f"{what}: {known.name}", hint=hint)

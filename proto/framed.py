@@ -10,7 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from octavo.proto.bookie_wire import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameType, encode_frame
+from octavo.proto.bookie_wire import (
+    EAGER_BYTES,
+    MAX_FRAME_BYTES,
+    Frame,
+    FrameDecoder,
+    FrameType,
+    encode_frame,
+)
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import BookieUnavailable, OctavoError
 
@@ -29,6 +36,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         on_frame: called on the loop for every frame but PING and PONG.
         on_closed: called once when the connection is gone, with the reason or None after `close()`.
         on_open: called when the connection is established.
+        on_malformed: called before a malformed stream is closed; may send a last frame that says
+            why. Without it nothing is said.
+        max_frame_bytes: limit of received frames; `allow_frames()` raises it after the hello.
     """
 
     def __init__(
@@ -37,11 +47,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         on_closed: Callable[[FramedConnection, OctavoError | None], None],
         on_open: Callable[[FramedConnection], None] | None = None,
         *,
+        on_malformed: Callable[[FramedConnection, OctavoError], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._on_open = on_open
+        self._on_malformed = on_malformed
         self._decoder = FrameDecoder(max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -87,7 +99,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         try:
             frames = self._decoder.received(nbytes)
         except OctavoError as error:
-            self.abort(error)
+            if self._on_malformed is not None and not self.outstanding_bytes():
+                self._on_malformed(self, error)
+                self._reason = self._reason or error
+                self.close()
+            else:
+                self.abort(error)
             return
         for frame in frames:
             if self._closed.is_set():
@@ -120,6 +137,10 @@ class FramedConnection(asyncio.BufferedProtocol):
     def write_paused(self) -> bool:
         """True while the transport's buffer is above its high-water mark."""
         return not self._writable.is_set()
+
+    def allow_frames(self, max_frame_bytes: int, *, eager_bytes: int = EAGER_BYTES) -> None:
+        """Receive frames up to this size from now on: the peer has said who it is."""
+        self._decoder.allow(max_frame_bytes, eager_bytes=eager_bytes)
 
     def outstanding_bytes(self) -> int:
         """Bytes handed over but not yet accepted by the kernel."""

@@ -8,6 +8,7 @@ import errno
 import os
 import pathlib
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -21,6 +22,7 @@ from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.paths import Paths
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_wire import (
+    PREFIX,
     VERSION,
     Frame,
     FrameDecoder,
@@ -35,7 +37,7 @@ from octavo.proto.bookie_wire import (
     encode_read,
 )
 from octavo.proto.entry import encode_header
-from octavo.runtime.checksum import Buffer
+from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.disk import Appender, RealDisk
 from octavo.runtime.entropy import SeededEntropy
@@ -51,6 +53,12 @@ def entry(ledger_id: int, entry_id: int, payload: bytes = b"", lac: int | None =
     payload = payload or b"payload of %d/%d" % (ledger_id, entry_id)
     known = entry_id - 1 if lac is None else lac
     return encode_header(ledger_id, entry_id, known, (entry_id + 1) * 10, payload) + payload
+
+
+def announcing(length: int, *, version: int = VERSION) -> bytes:
+    """The intact prefix of an ADD frame whose length field says `length`; its body never comes."""
+    fields = PREFIX.pack(length, version, FrameType.ADD, 0, 1, 20, 0, 0)[:20]
+    return fields + struct.pack(">II", crc32c(fields), 0)
 
 
 class FaultyAppender:

@@ -12,11 +12,14 @@ import struct
 import uuid
 from dataclasses import dataclass, field
 
-from octavo.metadata.bookies import BookieRegistrar, BookieRegistration
+from octavo.metadata.bookies import BookieRegistrar, BookieRegistration, CookieCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_wire import (
+    MAX_ENTRIES_PER_FRAME,
+    MAX_FRAME_BYTES,
+    VERSION,
     Flags,
     Frame,
     FrameType,
@@ -66,6 +69,8 @@ class FakeBookie:
         """Frames to answer only once the event is set."""
         self.received: list[FrameType] = []
         self.port = 0
+        self.cluster_id = ""
+        """Said in the hello; registering sets it to the store's."""
         self._server: asyncio.Server | None = None
         self._connections: set[FramedConnection] = set()
         self._registrar: BookieRegistrar | None = None
@@ -84,6 +89,8 @@ class FakeBookie:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def register(self, store: MetadataStore, paths: Paths) -> None:
+        cookies = CookieCatalog(store, paths, clock=SystemClock(), entropy=SystemEntropy())
+        self.cluster_id = await cookies.cluster_id()
         self._registrar = BookieRegistrar(
             store,
             paths,
@@ -165,9 +172,13 @@ class FakeBookie:
     def _reply(self, kind: FrameType, frame: Frame, status: Status | None) -> list[Buffer]:
         if kind is FrameType.HELLO:
             reply = bookie_pb2.HelloReply(
-                protocol_version=1,
+                protocol_version=VERSION,
+                cluster_id=self.cluster_id,
                 bookie_id=self.bookie_id,
                 incarnation=str(self.incarnation),
+                max_frame_bytes=MAX_FRAME_BYTES,
+                max_entries_per_frame=MAX_ENTRIES_PER_FRAME,
+                max_entry_bytes=ENTRY_BYTES_MAX,
             )
             return [_frame(FrameType.HELLO_REPLY, frame, reply.SerializeToString())]
         if kind is FrameType.ADD:

@@ -1,7 +1,8 @@
 """The rare commands, as calls that end in a `Status` instead of an exception (§4, §5, R-15).
 
 Owns encoding, decoding and checking of single requests to one bookie. A lost, late or malformed
-reply is TIMEOUT, DISCONNECTED or EIO: always "unknown", never a negative.
+reply is TIMEOUT, DISCONNECTED, EIO or UNKNOWN: never a negative. A "no" comes only in the status of
+the reply that was asked for, never in an ERROR frame.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from octavo.client.ledger.pool import BookiePool
 from octavo.proto import bookie_pb2
+from octavo.proto.bookie_messages import parse_body
 from octavo.proto.bookie_wire import (
-    PREFIX_BYTES,
     Flags,
     FrameType,
     ReadReply,
     ReadRequest,
     Status,
     decode_read_reply,
-    encode_read,
+    encode_read_body,
 )
 from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, verify
 from octavo.runtime.checksum import Buffer, crc32c
@@ -31,8 +30,6 @@ from octavo.runtime.errors import (
     BookieUnavailable,
     CorruptEntry,
     Fenced,
-    NoSuchEntry,
-    NoSuchLedger,
     NotReady,
     OctavoError,
     Overloaded,
@@ -46,8 +43,6 @@ _LAC = struct.Struct(">qq")
 _STATUS_OF: tuple[tuple[type[OctavoError], Status], ...] = (
     (RequestTimedOut, Status.TIMEOUT),
     (BookieUnavailable, Status.DISCONNECTED),
-    (NoSuchEntry, Status.NO_SUCH_ENTRY),
-    (NoSuchLedger, Status.NO_SUCH_LEDGER),
     (Overloaded, Status.OVERLOADED),
     (NotReady, Status.NOT_READY),
     (Fenced, Status.FENCED),
@@ -71,6 +66,7 @@ def known_status(value: int) -> Status:
 
 
 def _status_of(error: OctavoError) -> Status:
+    """What a failed call means; no exception is an explicit negative (R-15)."""
     for cls, status in _STATUS_OF:
         if isinstance(error, cls):
             return status
@@ -103,9 +99,7 @@ class BookieCalls:
         try:
             channel = self._pool.channel(member.bookie_id, "recovery")
             frame = await channel.call(FrameType.FENCE, body, timeout_s=timeout_s)
-            reply = bookie_pb2.FenceReply.FromString(bytes(frame.body))
-        except DecodeError:
-            return Status.UNKNOWN, NO_ENTRY
+            reply = parse_body(bookie_pb2.FenceReply, frame.body)
         except OctavoError as error:
             return _status_of(error), NO_ENTRY
         return known_status(reply.status), EntryId(reply.last_add_confirmed)
@@ -124,7 +118,7 @@ class BookieCalls:
         """
         purpose = "recovery" if recovery else "read"
         flags = Flags.RECOVERY | Flags.FENCE if recovery else Flags.NONE
-        body = encode_read(0, request)[PREFIX_BYTES:]
+        body = encode_read_body(request)
         try:
             channel = self._pool.channel(member.bookie_id, purpose)
             frame = await channel.call(FrameType.READ, body, timeout_s=timeout_s, flags=flags)
@@ -164,9 +158,7 @@ class BookieCalls:
         try:
             channel = self._pool.channel(member.bookie_id, "read")
             frame = await channel.call(FrameType.READ_LAC, body, timeout_s=wait_s + timeout_s)
-            reply = bookie_pb2.ReadLacReply.FromString(bytes(frame.body))
-        except DecodeError:
-            return LacReply(Status.UNKNOWN, NO_ENTRY, False)
+            reply = parse_body(bookie_pb2.ReadLacReply, frame.body)
         except OctavoError as error:
             return LacReply(_status_of(error), NO_ENTRY, False)
         status = known_status(reply.status)

@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from google.protobuf.message import DecodeError
-
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_run import EntryRun
 from octavo.proto import bookie_pb2
+from octavo.proto.bookie_messages import parse_body
 from octavo.proto.bookie_wire import (
+    HELLO_FRAME_BYTES_MAX,
     MAX_ENTRIES_PER_FRAME,
+    MAX_FRAME_BYTES,
     TARGET_FRAME_BYTES,
     VERSION,
     Flags,
@@ -55,6 +56,15 @@ _ADD_REPLY = int(FrameType.ADD_REPLY)
 
 CALLS_MAX = 4096
 """Calls waiting for a reply on one connection."""
+READ_REPLY_EAGER_BYTES = 2 * 1024 * 1024
+"""A reply up to this size is received without copies; we chose the bookie and know its limit."""
+_REPLY_TO = {
+    FrameType.READ: FrameType.READ_REPLY,
+    FrameType.FENCE: FrameType.FENCE_REPLY,
+    FrameType.READ_LAC: FrameType.READ_LAC_REPLY,
+    FrameType.WRITE_LAC: FrameType.WRITE_LAC_REPLY,
+    FrameType.ADD: FrameType.ADD_REPLY,
+}
 
 
 class AddLane(Protocol):
@@ -230,7 +240,9 @@ class BookieChannel:
         Raises RequestTimedOut, BookieUnavailable, or what the bookie's ERROR frame says.
         """
         return await self._call(
-            lambda request_id: [encode_frame(frame_type, request_id, body, flags)], timeout_s
+            lambda request_id: [encode_frame(frame_type, request_id, body, flags)],
+            timeout_s,
+            _REPLY_TO[frame_type],
         )
 
     async def call_add(
@@ -242,10 +254,13 @@ class BookieChannel:
                 request_id, incarnation, [([len(entry)], [entry])], len(entry), flags
             ),
             timeout_s,
+            FrameType.ADD_REPLY,
         )
         return decode_add_reply(frame, 1)[0]
 
-    async def _call(self, build: Callable[[int], list[bytes]], timeout_s: float) -> Frame:
+    async def _call(
+        self, build: Callable[[int], list[bytes]], timeout_s: float, wanted: FrameType
+    ) -> Frame:
         deadline = self._clock.monotonic() + timeout_s
         connection = await self._connected(timeout_s)
         if len(self._calls) >= CALLS_MAX:
@@ -261,6 +276,10 @@ class BookieChannel:
             self._calls.pop(request_id, None)
         if frame.type == FrameType.ERROR:
             raise _error_of(frame, self.bookie_id)
+        if frame.type != wanted:
+            raise InvalidRequest(
+                f"{self.bookie_id} sent type {frame.type} where a {wanted.name} was asked for"
+            )
         return frame
 
     def post(self, frame_type: FrameType, body: bytes) -> None:
@@ -365,7 +384,9 @@ class BookieChannel:
 
         async with asyncio.timeout(self._config.connect_timeout_s):
             _, connection = await loop.create_connection(
-                lambda: FramedConnection(first, ended), host, int(port)
+                lambda: FramedConnection(first, ended, max_frame_bytes=HELLO_FRAME_BYTES_MAX),
+                host,
+                int(port),
             )
             try:
                 connection.send([self._hello()])
@@ -378,6 +399,7 @@ class BookieChannel:
         except OctavoError:
             connection.abort()
             raise
+        connection.allow_frames(MAX_FRAME_BYTES, eager_bytes=READ_REPLY_EAGER_BYTES)
         connection.start_keepalive()
         self._connection = connection
 
@@ -394,16 +416,18 @@ class BookieChannel:
         """The incarnation of the bookie that answered; raises when it is not the one expected."""
         if frame.type == FrameType.ERROR:
             raise _error_of(frame, self.bookie_id)
+        if frame.type != FrameType.HELLO_REPLY:
+            raise InvalidRequest(f"{self.address} answered hello with type {frame.type}")
         try:
-            reply = bookie_pb2.HelloReply.FromString(bytes(frame.body))
+            reply = parse_body(bookie_pb2.HelloReply, frame.body)
             incarnation = Member.parse(f"{reply.bookie_id}@{reply.incarnation}").incarnation
-        except (DecodeError, ValueError) as error:
+        except ValueError as error:
             raise InvalidRequest(f"{self.address} sent a broken hello: {error}") from error
         if reply.protocol_version != VERSION:
             raise UnsupportedVersion(f"{self.address} speaks version {reply.protocol_version}")
         if reply.bookie_id != self.bookie_id:
             raise BookieUnavailable(f"{self.address} is {reply.bookie_id}, not {self.bookie_id}")
-        if self._cluster_id and reply.cluster_id and reply.cluster_id != self._cluster_id:
+        if self._cluster_id and reply.cluster_id != self._cluster_id:
             raise WrongCluster(f"{self.address} belongs to cluster {reply.cluster_id}")
         return incarnation.bytes
 
@@ -415,6 +439,8 @@ class BookieChannel:
             call = self._calls.pop(frame.request_id, None)
             if call is not None and not call.future.done():
                 call.future.set_result(frame)
+            elif call is None and frame.type == FrameType.ERROR:
+                _log.warning("connection to %s: %s", self.bookie_id, _error_of(frame, "bookie"))
             return
         self.in_flight_bytes -= sent.total_bytes
         if frame.type == _ADD_REPLY and frame.flags & Flags.ALL_OK:
@@ -428,10 +454,10 @@ class BookieChannel:
     def _statuses(self, frame: Frame, count: int) -> list[int]:
         if frame.type == FrameType.ERROR:
             try:
-                status = bookie_pb2.ErrorReply.FromString(bytes(frame.body)).status
-            except DecodeError:
+                status = parse_body(bookie_pb2.ErrorReply, frame.body).status
+            except InvalidRequest:
                 status = Status.INTERNAL
-            return [status or Status.INTERNAL] * count
+            return [Status.INTERNAL if status == Status.OK else status] * count
         try:
             return decode_add_reply(frame, count)
         except OctavoError as error:
@@ -504,7 +530,7 @@ class BookieChannel:
 
 def _error_of(frame: Frame, bookie_id: str) -> OctavoError:
     try:
-        reply = bookie_pb2.ErrorReply.FromString(bytes(frame.body))
-    except DecodeError:
+        reply = parse_body(bookie_pb2.ErrorReply, frame.body)
+    except InvalidRequest:
         return BookieUnavailable(f"{bookie_id} sent an unreadable error")
-    return status_error(reply.status or Status.INTERNAL, f"{bookie_id}: {reply.cause}")
+    return status_error(reply.status, f"{bookie_id}: {reply.cause}", hint=reply.hint)

@@ -18,7 +18,7 @@ from octavo.metadata.embedded_server import EmbeddedMetadataServer
 from octavo.metadata.ledgers import LedgerCatalog, Quorum
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
-from octavo.proto.bookie_wire import FrameType, decode_add_reply
+from octavo.proto.bookie_wire import FrameType, Status, decode_add_reply
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from tests.bookie_rig import ROOT, WireClient, entry
@@ -128,7 +128,7 @@ async def test_kill_9_while_adding_loses_nothing_acknowledged(processes: Process
                 sent += BATCH
             reply = await client.receive()
             assert reply.type == FrameType.ADD_REPLY
-            assert decode_add_reply(reply, BATCH) == [0] * BATCH, f"round {round_number}"
+            assert decode_add_reply(reply, BATCH) == [Status.OK] * BATCH, f"round {round_number}"
             answered.add(reply.request_id)
             while acked in answered:
                 acked += BATCH
@@ -141,7 +141,9 @@ async def test_kill_9_while_adding_loses_nothing_acknowledged(processes: Process
         readable = 0
         while readable < acked:
             found_run = await reader.read(ledger, readable, 500)
-            assert found_run.status == 0, f"acknowledged entry {readable} of {acked} is gone"
+            assert found_run.status == Status.OK, (
+                f"acknowledged entry {readable} of {acked} is gone"
+            )
             for data in found_run.entries:
                 assert data == entry(ledger, readable, b"%0999d" % readable)
                 readable += 1
@@ -159,7 +161,7 @@ async def test_a_second_process_on_the_same_directory_refuses(processes: Process
     assert b"in use by another process" in stderr
     client = await connect(found)
     ledger = (await processes.catalog.create(Quorum(1, 1, 1), [found.member])).metadata.ledger_id
-    assert await client.add(entry(ledger, 0)) == [0]
+    assert await client.add(entry(ledger, 0)) == [Status.OK]
     await client.close()
     first.send_signal(signal.SIGTERM)
     assert await first.wait() == 0

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
 from octavo.proto.bookie_wire import (
+    HELLO_FRAME_BYTES_MAX,
     MAX_FRAME_BYTES,
-    PREFIX,
     VERSION,
     Flags,
     Frame,
@@ -28,7 +28,7 @@ from octavo.proto.bookie_wire import (
 )
 from octavo.runtime.checksum import crc32c
 from octavo.supervisor.health import is_serving
-from tests.bookie_rig import DEADLINE_S, BookieRig, WireClient, entry, until
+from tests.bookie_rig import DEADLINE_S, BookieRig, WireClient, announcing, entry, until
 
 
 @pytest_asyncio.fixture
@@ -48,7 +48,7 @@ async def still_serves(rig: BookieRig) -> None:
     """The server is unharmed: a new connection adds and reads."""
     client = await rig.client()
     ledger = await rig.ledger()
-    assert await client.add(entry(ledger, 0)) == [0]
+    assert await client.add(entry(ledger, 0)) == [Status.OK]
     assert (await client.read(ledger, 0)).entries == [entry(ledger, 0)]
 
 
@@ -88,7 +88,7 @@ async def test_add_and_read_many_ledgers_in_one_frame(rig: BookieRig) -> None:
     client = await rig.client()
     a, b = await rig.ledger(), await rig.ledger()
     entries = [entry(lid, i) for i in range(50) for lid in (a, b)]
-    assert await client.add(*entries) == [0] * 100
+    assert await client.add(*entries) == [Status.OK] * 100
     for lid in (a, b):
         reply = await client.read(lid, 0, 50)
         assert reply.entries == [entry(lid, i) for i in range(50)]
@@ -199,7 +199,7 @@ async def test_unknown_type_is_answered_and_the_connection_lives(
     assert reply.request_id == 7
     assert error_of(reply).status == Status.BAD_REQUEST
     ledger = await rig.ledger()
-    assert await client.add(entry(ledger, 0)) == [0]
+    assert await client.add(entry(ledger, 0)) == [Status.OK]
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ async def test_malformed_bodies_are_answered(
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3,
         b"\x00" * 64,
         b"\xff" * 64,
-        PREFIX.pack(MAX_FRAME_BYTES + 1, VERSION, FrameType.ADD, 0, 1),
-        PREFIX.pack(20, 99, FrameType.ADD, 0, 1) + b"12345678",
+        announcing(MAX_FRAME_BYTES + 1),
+        announcing(28, version=99) + b"12345678",
     ],
     ids=["http", "zeros", "ones", "oversize", "version"],
 )
@@ -244,7 +244,7 @@ async def test_garbage_closes_only_its_connection(rig: BookieRig, garbage: bytes
 
 async def test_a_client_that_vanishes_in_mid_frame(rig: BookieRig) -> None:
     client = await rig.client()
-    client.send(PREFIX.pack(1 << 20, VERSION, FrameType.ADD, 0, 1), b"x" * 1000)
+    client.send(announcing(1 << 20), b"x" * 1000)
     await client.close()
     await still_serves(rig)
 
@@ -268,7 +268,7 @@ async def test_in_flight_bytes_of_a_connection_are_bounded(tmp_path: pathlib.Pat
         assert journal.queued_bytes < budget + (512 << 10), "budget plus one receive buffer"
         rig.disk.gate.set()
         for _ in range(200):
-            assert decode_add_reply(await client.receive(), 1) == [0]
+            assert decode_add_reply(await client.receive(), 1) == [Status.OK]
         assert (await other.read(ledger, 200)).entries == [entry(ledger, 200, payload)]
 
 
@@ -276,10 +276,12 @@ async def test_connections_are_capped(tmp_path: pathlib.Path) -> None:
     async with BookieRig(tmp_path / "data", connections_max=2) as rig:
         first, second = await rig.client(), await rig.client()
         third = await rig.client(hello=False)
+        refused = error_of(await third.receive())
+        assert (refused.status, "2 connections" in refused.cause) == (Status.OVERLOADED, True)
         assert await third.closed()
         ledger = await rig.ledger()
-        assert await first.add(entry(ledger, 0)) == [0]
-        assert await second.add(entry(ledger, 1)) == [0]
+        assert await first.add(entry(ledger, 0)) == [Status.OK]
+        assert await second.add(entry(ledger, 1)) == [Status.OK]
 
 
 async def test_ping_is_answered(rig: BookieRig) -> None:
@@ -345,3 +347,45 @@ async def test_rd7_long_polls_end_with_their_connection(tmp_path: pathlib.Path) 
         await until(lambda: len(found.pollers) == 1)
         assert await store.write_lac(ledger, 6) is Status.OK
         assert (await poll).lac == 6
+
+
+async def test_who_does_not_say_hello_is_told_and_closed(tmp_path: pathlib.Path) -> None:
+    async with BookieRig(tmp_path / "data", hello_timeout_s=0.05) as rig:
+        greeted = await rig.client()
+        silent = await rig.client(hello=False)
+        assert "no hello" in error_of(await silent.receive()).cause
+        assert await silent.closed()
+        ledger = await rig.ledger()
+        assert await greeted.add(entry(ledger, 0)) == [Status.OK]
+
+
+async def test_before_the_hello_a_large_frame_is_refused(rig: BookieRig) -> None:
+    """Strangers get little memory: said and closed on the prefix alone."""
+    stranger = await rig.client(hello=False)
+    stranger.send(announcing(HELLO_FRAME_BYTES_MAX + 1))
+    assert error_of(await stranger.receive()).status == Status.TOO_LARGE
+    assert await stranger.closed()
+    await still_serves(rig)
+
+
+async def test_an_older_client_is_told_which_version_is_spoken(rig: BookieRig) -> None:
+    client = await rig.client(hello=False)
+    client.send(struct.pack(">IBBHQ", 12, 1, FrameType.HELLO, 0, 0))
+    refused = error_of(await client.receive())
+    assert (refused.status, "version 1" in refused.cause) == (Status.BAD_VERSION, True)
+    assert refused.hint
+    assert await client.closed()
+
+
+async def test_r15_a_damaged_frame_ends_its_connection_and_does_nothing(rig: BookieRig) -> None:
+    client = await rig.client()
+    ledger = await rig.ledger()
+    body = bookie_pb2.FenceRequest(ledger_id=ledger, incarnation=str(rig.server.incarnation))
+    frame = bytearray(encode_frame(FrameType.FENCE, 8, body.SerializeToString()))
+    frame[-1] ^= 1
+    client.send(bytes(frame))
+    refused = error_of(await client.receive())
+    assert (refused.status, "crc32c" in refused.cause) == (Status.BAD_REQUEST, True)
+    assert await client.closed()
+    other = await rig.client()
+    assert await other.add(entry(ledger, 0)) == [Status.OK], "not fenced"

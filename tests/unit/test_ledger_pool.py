@@ -11,7 +11,14 @@ from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_run import EntryRun, RunBuilder
 from octavo.client.ledger.pool import BookiePool, StaticAddresses
 from octavo.client.ledger.quorum_actions import QuorumLimits
-from octavo.proto.bookie_wire import FrameType, Status, decode_add, encode_add, encode_add_runs
+from octavo.proto.bookie_wire import (
+    PREFIX_BYTES,
+    FrameType,
+    Status,
+    decode_add,
+    encode_add,
+    encode_add_runs,
+)
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import BookieUnavailable, ConfigError
@@ -52,7 +59,7 @@ def test_frames_of_runs_equal_frames_of_entries() -> None:
     got = b"".join(encode_add_runs(7, bytes(16), runs, total))
     entries = [[b"h" * 36, p] for p in (b"a", b"bb", b"ccc")]
     assert got == b"".join(encode_add(7, bytes(16), entries))
-    assert len(decode_add(got[16:], 1000).entries) == 3
+    assert len(decode_add(got[PREFIX_BYTES:], 1000).entries) == 3
 
 
 class Lane:

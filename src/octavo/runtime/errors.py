@@ -11,7 +11,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     ├── RetriableError                         the same call may succeed later; nothing is decided
     │   ├── NotLeader, NotEnoughReplicas, NotEnoughBookies, RequestTimedOut, Throttled, NotReady
     │   ├── BrokerUnavailable, MetadataUnavailable, UnknownOutcome, Overloaded, ReadUnknown
-    │   └── BufferFull, FlushTimeout
+    │   └── BufferFull, FlushTimeout, CorruptFrame
     ├── RequestRejected                        the request is wrong; repeating it cannot help
     │   ├── UnknownTopic, TopicAlreadyExists, InvalidTopic, InvalidPartitions
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
@@ -173,6 +173,13 @@ class BookieUnavailable(RetriableError):
 
     code = "BOOKIE_UNAVAILABLE"
     retry = Retry.OTHER_PEER
+
+
+class CorruptFrame(RetriableError):
+    """A frame of the bookie wire fails its checksum: nothing of it counts, its connection ends."""
+
+    code = "CORRUPT_FRAME"
+    default_hint = "the network or a machine's memory damages bytes; look at both ends' logs"
 
 
 class BookieReadOnly(RetriableError):
