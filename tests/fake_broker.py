@@ -59,10 +59,13 @@ class Faults:
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     """Produce requests wait while it is clear."""
     release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
+    release_changes: asyncio.Event = field(default_factory=asyncio.Event)
+    """Topics are created and deleted only while it is set."""
 
     def __post_init__(self) -> None:
         self.hold.set()
         self.release_metadata.set()
+        self.release_changes.set()
 
 
 @dataclass
@@ -350,6 +353,7 @@ class FakeBroker(BrokerServicer):
         return pb.ListOffsetsReply(offsets=out)
 
     async def CreateTopic(self, request, context):  # type: ignore[no-untyped-def]
+        await self.faults.release_changes.wait()
         if request.name in self.cluster.topics:
             error = TopicAlreadyExists(f"topic {request.name!r} exists")
             return pb.CreateTopicReply(error=to_wire(error))
@@ -357,6 +361,7 @@ class FakeBroker(BrokerServicer):
         return pb.CreateTopicReply(topic=self._topic_info(topic))
 
     async def DeleteTopic(self, request, context):  # type: ignore[no-untyped-def]
+        await self.faults.release_changes.wait()
         if self.cluster.topics.pop(request.name, None) is None:
             error = UnknownTopic(f"topic {request.name!r} does not exist")
             return pb.DeleteTopicReply(error=to_wire(error))

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+import grpc
 
 from octavo.client.messaging.binding import Binding
-from octavo.client.messaging.cluster import Call, Cluster
-from octavo.client.messaging.consumer import epoch_ms
+from octavo.client.messaging.cluster import Call, Cluster, never_left
+from octavo.client.messaging.limits import (
+    INT32_MAX,
+    INT64_MAX,
+    check_topic,
+    check_whole,
+    epoch_ms,
+)
 from octavo.client.messaging.offsets import At, Edge, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
 from octavo.proto.errors import from_wire
+from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     BrokerUnavailable,
     RequestTimedOut,
     RetriableError,
     TopicAlreadyExists,
+    UnknownOutcome,
     UnknownTopic,
 )
+
+if TYPE_CHECKING:
+    from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
 
 T = TypeVar("T")
 OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply)
@@ -203,56 +216,58 @@ class AsyncAdmin:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> TopicDescription:
-        """Create a topic; `config` has dotted names such as `segment.ms`."""
-        request = pb.CreateTopicRequest(name=name, partitions=partitions, config=config or {})
+        """Create a topic; `config` has dotted names such as `segment.ms`.
+
+        Raises UnknownOutcome when a broker that may have got the request did not answer in time.
+        """
+        check_whole("partitions", partitions, INT32_MAX)
+        request = pb.CreateTopicRequest(
+            name=check_topic(name), partitions=partitions, config=config or {}
+        )
         cluster = self._binding.cluster()
-        unsure = False
+        change = _Change(cluster, f"creating topic {name!r}", timeout)
 
         async def attempt() -> TopicDescription:
-            nonlocal unsure
             try:
-                reply = await _any(
-                    cluster, lambda stub, limit: stub.CreateTopic(request, timeout=limit), timeout
+                reply = await change.ask(
+                    lambda stub, limit: stub.CreateTopic(request, timeout=limit)
                 )
                 _check(reply)
             except TopicAlreadyExists:
-                if not unsure:
+                if not change.unsure:
                     raise
                 # An earlier attempt lost its reply (M-3): it is ours if it looks like ours.
-                made = await self.describe_topic(name, timeout=timeout)
+                made = await self.describe_topic(name, timeout=change.deadline.left_s())
                 if len(made.partitions) != partitions:
                     raise
                 return made
-            except (BrokerUnavailable, RequestTimedOut):
-                unsure = True
-                raise
             return _topic(reply.topic)
 
-        made = await cluster.retrying(attempt, timeout)
-        await cluster.refresh_quietly(name)
+        made = await change.settle(attempt)
+        await cluster.refresh_quietly(name, change.deadline.left_s())
         return made
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Delete a topic and its data. Raises UnknownTopic."""
-        request = pb.DeleteTopicRequest(name=name)
+        """Delete a topic and its data. Raises UnknownTopic.
+
+        Raises UnknownOutcome when a broker that may have got the request did not answer in time:
+        the deletion may still go on.
+        """
+        request = pb.DeleteTopicRequest(name=check_topic(name))
         cluster = self._binding.cluster()
-        unsure = False
+        change = _Change(cluster, f"deleting topic {name!r}", timeout)
 
         async def attempt() -> None:
-            nonlocal unsure
             try:
-                reply = await _any(
-                    cluster, lambda stub, limit: stub.DeleteTopic(request, timeout=limit), timeout
+                reply = await change.ask(
+                    lambda stub, limit: stub.DeleteTopic(request, timeout=limit)
                 )
                 _check(reply)
             except UnknownTopic:
-                if not unsure:  # else an earlier attempt did it and lost its reply
+                if not change.unsure:  # else an earlier attempt did it and lost its reply
                     raise
-            except (BrokerUnavailable, RequestTimedOut):
-                unsure = True
-                raise
 
-        await cluster.retrying(attempt, timeout)
+        await change.settle(attempt)
         cluster.views.pop(name, None)
 
     async def list_topics(
@@ -260,13 +275,14 @@ class AsyncAdmin:
     ) -> list[TopicDescription]:
         """Every topic, sorted by name."""
         cluster = self._binding.cluster()
+        deadline = Deadline(cluster.clock, timeout)
         out: list[TopicDescription] = []
         after = ""
         while True:
             request = pb.ListTopicsRequest(
                 include_internal=include_internal, limit=LIST_PAGE, after=after
             )
-            reply = await _any(cluster, _list_call(request), timeout)
+            reply = await _any(cluster, _list_call(request), deadline.left_s())
             out += [_topic(topic) for topic in reply.topics]
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
@@ -277,9 +293,11 @@ class AsyncAdmin:
     ) -> TopicDescription:
         """Partitions, owners and settings. Raises UnknownTopic."""
         cluster = self._binding.cluster()
+        check_topic(name)
+        deadline = Deadline(cluster.clock, timeout)
 
         async def attempt() -> TopicDescription:
-            reply = await cluster.metadata([name], timeout_s=timeout)
+            reply = await cluster.metadata([name], timeout_s=deadline.left_s())
             for topic in reply.topics:
                 if topic.name == name:
                     _check(topic)
@@ -292,7 +310,8 @@ class AsyncAdmin:
         self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> LogDescription:
         """Segments of a partition and the bookies that hold them."""
-        request = pb.DescribeLogRequest(topic=topic, partition=partition)
+        check_whole("partition", partition, INT32_MAX)
+        request = pb.DescribeLogRequest(topic=check_topic(topic), partition=partition)
         reply = await self._at_owner(
             topic,
             partition,
@@ -311,7 +330,8 @@ class AsyncAdmin:
 
     async def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:
         """Close the open segment, so that exports see it; returns the high watermark."""
-        request = pb.RollRequest(topic=topic, partition=partition)
+        check_whole("partition", partition, INT32_MAX)
+        request = pb.RollRequest(topic=check_topic(topic), partition=partition)
         reply = await self._at_owner(
             topic, partition, lambda stub, limit: stub.Roll(request, timeout=limit), timeout
         )
@@ -330,12 +350,13 @@ class AsyncAdmin:
         aware datetime. None: the partition has no record that late.
         """
         cluster = self._binding.cluster()
-        view = await cluster.topic(topic, timeout)
+        deadline = Deadline(cluster.clock, timeout)
+        view = await cluster.topic(check_topic(topic), timeout)
         moment: At = Edge(at) if at in ("earliest", "latest") else epoch_ms(at)
         wanted: dict[TopicPartition, At] = {
             TopicPartition(topic, number): moment for number in range(view.partitions)
         }
-        found = await list_offsets(cluster, wanted, timeout)
+        found = await list_offsets(cluster, wanted, deadline)
         return {where.partition: offset for where, offset in sorted(found.items())}
 
     async def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:
@@ -363,12 +384,16 @@ class AsyncAdmin:
         self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> LedgerDescription:
         """A ledger's state, ensembles, last entry, and what each bookie holds of it."""
+        check_whole("ledger_id", ledger_id, INT64_MAX)
         request = pb.ShowLedgerRequest(ledger_id=ledger_id)
         cluster = self._binding.cluster()
+        deadline = Deadline(cluster.clock, timeout)
 
         async def attempt() -> pb.ShowLedgerReply:
             reply = await _any(
-                cluster, lambda stub, limit: stub.ShowLedger(request, timeout=limit), timeout
+                cluster,
+                lambda stub, limit: stub.ShowLedger(request, timeout=limit),
+                deadline.left_s(),
             )
             _check(reply)
             return reply
@@ -384,11 +409,12 @@ class AsyncAdmin:
     ) -> OwnerReply:
         """One RPC to the partition's owner, found again when it moved."""
         cluster = self._binding.cluster()
+        deadline = Deadline(cluster.clock, timeout_s)
 
         async def attempt() -> OwnerReply:
-            owner = await cluster.owner(topic, partition)
+            owner = await cluster.owner(topic, partition, deadline.left_s())
             try:
-                reply = await cluster.ask(owner, call, min(timeout_s, cluster.request_timeout_s))
+                reply = await cluster.ask(owner, call, deadline.left_s(cluster.request_timeout_s))
                 _check(reply)
             except RetriableError:
                 cluster.owner_is(topic, partition, "")
@@ -396,6 +422,42 @@ class AsyncAdmin:
             return reply
 
         return await cluster.retrying(attempt, timeout_s)
+
+
+class _Change:
+    """One change of the cluster, its deadline, and whether it may have happened (M-3)."""
+
+    def __init__(self, cluster: Cluster, what: str, timeout_s: float) -> None:
+        self.deadline = Deadline(cluster.clock, timeout_s)
+        self.unsure = False
+        """Whether an attempt may have reached a broker whose answer was lost."""
+        self._cluster = cluster
+        self._what = what
+
+    async def ask(self, call: Call[T]) -> T:
+        """One attempt against any broker."""
+
+        async def noted(stub: BrokerAsyncStub, limit: float) -> T:
+            try:
+                return await call(stub, limit)
+            except grpc.aio.AioRpcError as error:
+                self.unsure |= not never_left(error)
+                raise
+
+        return await _any(self._cluster, noted, self.deadline.left_s())
+
+    async def settle(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""
+        try:
+            return await self._cluster.retrying(attempt, self.deadline.left_s())
+        except (BrokerUnavailable, RequestTimedOut) as error:
+            if not self.unsure:
+                raise
+            raise UnknownOutcome(
+                f"{self._what} was not finished within {self.deadline.timeout_s:g} s and may "
+                f"still go on: {error.cause}",
+                hint="look again later; asking once more does no harm",
+            ) from error
 
 
 _Reply = (

@@ -19,6 +19,7 @@ from octavo.client.messaging.config import (
 )
 from octavo.client.messaging.consumer import AsyncConsumer
 from octavo.client.messaging.leaving import leave_async
+from octavo.client.messaging.limits import check_topic
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.runtime.errors import ConfigError, OctavoError
@@ -112,10 +113,7 @@ class AsyncClient:
 def topic_list(topics: str | Iterable[str]) -> list[str]:
     """One topic or several."""
     out = [topics] if isinstance(topics, str) else list(topics)
-    for topic in out:
-        if not topic:
-            raise ConfigError("a topic name is empty")
-    return list(dict.fromkeys(out))
+    return list(dict.fromkeys(check_topic(topic) for topic in out))
 
 
 def producer_config(client: ClientConfig, options: Mapping[str, object]) -> ProducerConfig:

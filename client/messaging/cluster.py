@@ -21,6 +21,7 @@ from octavo.proto.broker_pb2_grpc import BrokerStub
 from octavo.proto.channels import open_channel
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.runtime.clock import Clock
+from octavo.runtime.deadline import Deadline
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
     BrokerUnavailable,
@@ -55,6 +56,8 @@ SEARCH_PAUSE_S = 0.2
 soon."""
 SEARCHES_PER_S = 200
 """Looks per second of one client while many partitions search: above it each one waits longer."""
+SAY_WAITING_EVERY_S = 10.0
+"""Whoever waits for a cluster hears at once why, and then no more often than this."""
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -82,6 +85,14 @@ Call = Callable[
     Awaitable[T],
 ]
 """One RPC against a stub with a timeout in seconds."""
+
+
+def never_left(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a failed RPC surely reached nobody: there was no connection. False when in doubt."""
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and (
+        "failed to connect" in details or "DNS resolution failed" in details
+    )
 
 
 class Cluster:
@@ -113,6 +124,7 @@ class Cluster:
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
         self._refreshing: dict[str, asyncio.Task[OctavoError | None]] = {}
         self._refresher_started = False
+        self._said_s = -SAY_WAITING_EVERY_S
 
     async def close(self) -> None:
         """Close every connection; no call may follow."""
@@ -208,24 +220,38 @@ class Cluster:
     ) -> T:
         """One RPC to whichever broker answers, until `timeout_s` is over.
 
-        Raises BrokerUnavailable naming every address tried and why it failed.
+        Raises BrokerUnavailable naming every address tried and why it failed; its detail
+        `unanswered` counts attempts that may have reached a broker which then said nothing.
         """
-        deadline = self.clock.monotonic() + timeout_s
+        deadline = Deadline(self.clock, timeout_s)
         backoff = self.backoff()
         failures: dict[str, str] = {}
+        unanswered = 0
         while True:
             for address in self._addresses():
-                left = deadline - self.clock.monotonic()
+                if failures and deadline.passed:
+                    break
                 try:
-                    return await self.ask(address, call, min(max(left, 0.05), attempt_s))
+                    return await self.ask(address, call, deadline.left_s(attempt_s))
                 except (BrokerUnavailable, RequestTimedOut) as error:
                     failures[address] = error.cause
+                    unanswered += isinstance(error, RequestTimedOut)
                     self._preferred += 1
+            tried = "; ".join(failures.values())
             delay = backoff.next_s()
-            if self.clock.monotonic() + delay >= deadline:
-                tried = "; ".join(failures.values())
-                raise BrokerUnavailable(f"no broker answered within {timeout_s:g} s: {tried}")
+            if deadline.left_s() <= delay:
+                raise BrokerUnavailable(
+                    f"no broker answered within {timeout_s:.3g} s: {tried}", unanswered=unanswered
+                )
+            self.say_waiting(f"no broker answers yet: {tried}", deadline)
             await self.clock.sleep(delay)
+
+    def say_waiting(self, why: str, deadline: Deadline) -> None:
+        """Warn that something is waited for, at once but not again and again."""
+        now_s = self.clock.monotonic()
+        if now_s - self._said_s >= SAY_WAITING_EVERY_S and deadline.left_s() > 1.0:
+            self._said_s = now_s
+            _log.warning("%s (trying for another %.3g s)", why, deadline.left_s())
 
     # --- metadata -------------------------------------------------------------------------------
 
@@ -305,14 +331,20 @@ class Cluster:
     async def refresh(self, name: str, timeout_s: float | None = None) -> TopicView:
         """Fresh metadata of one topic; simultaneous callers share a request."""
         self._start_refresher()
+        limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         task = self._refreshing.get(name)
         if task is None:
-            limit_s = self.request_timeout_s
-            if timeout_s is not None:
-                limit_s = min(limit_s, timeout_s)
-            task = self.tasks.spawn(self._refresh_topic(name, limit_s), name="refresh")
+            # The shared request outlives a short caller: whoever joins it may have more time.
+            task = self.tasks.spawn(
+                self._refresh_topic(name, self.request_timeout_s), name="refresh"
+            )
             self._refreshing[name] = task
-        error = await asyncio.shield(task)
+        done, _ = await asyncio.wait((task,), timeout=limit_s)
+        if not done:
+            raise RequestTimedOut(f"metadata of {name!r} not known within {limit_s:.3g} s")
+        if task.cancelled():
+            raise BrokerUnavailable(f"metadata of {name!r}: the client was closed")
+        error = task.result()
         if error is not None:
             raise error
         view = self.views.get(name)
@@ -325,8 +357,9 @@ class Cluster:
         found = self.views.get(name)
         if found is not None:
             return found
+        deadline = Deadline(self.clock, timeout_s)
         return await self.retrying(
-            lambda: self.refresh(name, timeout_s), timeout_s, also=UnknownTopic
+            lambda: self.refresh(name, deadline.left_s()), timeout_s, also=UnknownTopic
         )
 
     async def retrying(
@@ -336,7 +369,7 @@ class Cluster:
         also: type[OctavoError] | None = None,
     ) -> T:
         """Repeat `attempt` with back-off while its error is retriable (or is `also`)."""
-        deadline = self.clock.monotonic() + timeout_s
+        deadline = Deadline(self.clock, timeout_s)
         backoff = self.backoff()
         while True:
             try:
@@ -344,14 +377,16 @@ class Cluster:
             except OctavoError as error:
                 again = error.retriable or (also is not None and isinstance(error, also))
                 delay = backoff.next_s()
-                if not again or self.clock.monotonic() + delay >= deadline:
+                if not again or deadline.left_s() <= delay:
                     raise
+                if also is not None and isinstance(error, also):
+                    self.say_waiting(error.cause, deadline)
             await self.clock.sleep(delay)
 
-    async def refresh_quietly(self, name: str) -> None:
+    async def refresh_quietly(self, name: str, timeout_s: float = ATTEMPT_TIMEOUT_S) -> None:
         """Warm the cache; a failure only means that the next use asks again."""
         try:
-            await self.refresh(name, ATTEMPT_TIMEOUT_S)
+            await self.refresh(name, min(timeout_s, ATTEMPT_TIMEOUT_S))
         except OctavoError as error:
             _log.debug("metadata of %s not yet known: %s", name, error)
 
@@ -374,16 +409,21 @@ class Cluster:
 
     # --- owners ---------------------------------------------------------------------------------
 
-    async def find_owner(self, topic: str, partition: int, *, avoid: str = "") -> str:
+    async def find_owner(
+        self, topic: str, partition: int, *, avoid: str = "", timeout_s: float | None = None
+    ) -> str:
         """Address of the partition's owner by fresh metadata, else by Lookup (O-2).
 
-        `avoid` is an address that just failed: metadata naming it again is not trusted.
+        `avoid` is an address that just failed: metadata naming it again is not trusted. All of it
+        takes `timeout_s` at most, the request timeout by default.
         """
-        view = await self.refresh(topic)
+        limit_s = self.request_timeout_s if timeout_s is None else timeout_s
+        deadline = Deadline(self.clock, limit_s)
+        view = await self.refresh(topic, limit_s)
         owner = view.owners[partition] if partition < view.partitions else ""
         if owner and owner != avoid and owner not in self._silent:
             return owner
-        owner = await self._lookup(topic, partition)
+        owner = await self._lookup(topic, partition, deadline)
         self._check_answers(owner, topic, partition)
         return owner
 
@@ -407,12 +447,11 @@ class Cluster:
         finally:
             self._searching -= 1
 
-    async def _lookup(self, topic: str, partition: int) -> str:
+    async def _lookup(self, topic: str, partition: int, deadline: Deadline) -> str:
         request = pb.LookupRequest(topic=topic, partition=partition)
+        left_s = deadline.left_s()
         reply = await self.ask_any(
-            lambda stub, limit: stub.Lookup(request, timeout=limit),
-            self.request_timeout_s,
-            attempt_s=self.request_timeout_s,
+            lambda stub, limit: stub.Lookup(request, timeout=limit), left_s, attempt_s=left_s
         )
         for _ in range(REDIRECTS_MAX):
             if reply.HasField("error"):
@@ -425,17 +464,17 @@ class Cluster:
             reply = await self.ask(
                 reply.owner_address,
                 lambda stub, limit: stub.Lookup(request, timeout=limit),
-                self.request_timeout_s,
+                deadline.left_s(),
             )
         raise NotLeader(f"no owner of {topic}-{partition} found within {REDIRECTS_MAX} redirects")
 
-    async def owner(self, topic: str, partition: int) -> str:
+    async def owner(self, topic: str, partition: int, timeout_s: float | None = None) -> str:
         """The remembered owner, else `find_owner`."""
         view = self.views.get(topic)
         known = view.owners[partition] if view is not None and partition < view.partitions else ""
         if known and known not in self._silent:
             return known
-        return await self.find_owner(topic, partition)
+        return await self.find_owner(topic, partition, timeout_s=timeout_s)
 
     def owner_is(self, topic: str, partition: int, address: str) -> None:
         """Remember an owner learnt elsewhere; empty forgets it."""

@@ -294,6 +294,6 @@ def parse_reset(policy: object) -> str | int:
         return str(policy)
     if isinstance(policy, str) and policy.startswith("by_time:"):
         digits = policy.removeprefix("by_time:")
-        if digits.isdigit():
+        if digits.isascii() and digits.isdecimal() and int(digits) < 1 << 63:
             return int(digits)
     raise _fail("auto_offset_reset", policy, "earliest, latest, none or by_time:<epoch ms>")

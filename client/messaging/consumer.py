@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,13 +11,24 @@ from octavo.client.messaging.arrow_access import arrow_functions
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.fetcher import Fetcher
+from octavo.client.messaging.handout import Handout
+from octavo.client.messaging.limits import (
+    INT32_MAX,
+    INT64_MAX,
+    When,
+    check_offset,
+    check_whole,
+    epoch_ms,
+    partitions_of,
+)
 from octavo.client.messaging.offsets import EARLIEST, LATEST, Edge, list_edges
 from octavo.client.messaging.records import Record, TopicPartition
+from octavo.runtime.deadline import Deadline, check_timeout
 from octavo.runtime.errors import (
-    ConfigError,
     IllegalStateError,
     InvalidPartition,
     OctavoError,
+    RequestTimedOut,
 )
 
 if TYPE_CHECKING:
@@ -33,28 +42,6 @@ ARROW_POLL_BYTES_MAX = 1 << 30
 """The most it can be asked for: the offsets of an Arrow binary column end at 2 GiB."""
 ITERATION_POLL_S = 60.0
 """How long one internal wait of an iteration lasts; it goes on afterwards."""
-
-When = datetime | int | float
-"""A point in time: an aware datetime or epoch milliseconds."""
-
-
-def epoch_ms(when: object) -> int:
-    """Epoch milliseconds; a datetime without time zone is refused as ambiguous."""
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ConfigError(
-                f"{when!r} has no time zone", hint="use datetime(..., tzinfo=timezone.utc)"
-            )
-        return int(when.timestamp() * 1000)
-    if isinstance(when, bool) or not isinstance(when, (int, float)) or when < 0:
-        raise ConfigError(f"{when!r} is no point in time")
-    return int(when)
-
-
-def check_offset(offset: object) -> None:
-    """ConfigError unless `offset` is a whole number from 0 on."""
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise ConfigError(f"offset {offset!r} is not allowed", hint="offsets start at 0")
 
 
 class AsyncConsumer:
@@ -70,7 +57,8 @@ class AsyncConsumer:
         self._fetcher: Fetcher | None = None
         self._assigned = False
         self._closed = False
-        self.chunk: deque[Record] = deque()
+        self._opening: asyncio.Task[OctavoError | None] | None = None
+        self.handout = Handout()
         """Records of an iteration's last poll that were not yielded yet."""
 
     # --- life -----------------------------------------------------------------------------------
@@ -83,31 +71,75 @@ class AsyncConsumer:
             self._fetcher = Fetcher(cluster, self._config)
         return self._fetcher
 
-    async def _ready(self) -> Fetcher:
-        """The fetcher with an assignment."""
+    def _deadline(self) -> Deadline:
+        """Of a call without a timeout of its own: everything it does together."""
+        cluster = self._binding.cluster()
+        return Deadline(cluster.clock, self._config.request_timeout_ms / 1000)
+
+    async def _ready(self, deadline: Deadline | None = None) -> Fetcher:
+        """The fetcher with an assignment; RequestTimedOut when there is none in time."""
         fetcher = self._open()
-        if not self._assigned:
-            await self._assign_all(fetcher)
+        deadline = deadline or self._deadline()
+        if not await self._opened(deadline):
+            raise RequestTimedOut(f"not ready to read within {deadline.timeout_s:g} s")
         return fetcher
 
-    async def _assign_all(self, fetcher: Fetcher, start: str | int | None = None) -> None:
+    async def _opened(self, deadline: Deadline) -> bool:
+        """Whether the assignment stands, waiting for it until `deadline` at most.
+
+        The work goes on in the background when nobody waits any more (`poll(timeout=0)` again and
+        again gets there, too). Its error is raised once; the next call begins anew.
+        """
+        fetcher = self._open()
+        if self._assigned and self._opening is None:
+            return True
+        if self._opening is None:
+            self._opening = fetcher.spawn(self._try_begin(fetcher), "begin reading")
+        task = self._opening
+        done, _ = await asyncio.wait((task,), timeout=deadline.wait_s())
+        self._check_open()
+        if not done:
+            return False
+        if self._opening is task:
+            self._opening = None
+        if (error := task.result()) is not None:
+            raise error
+        return True
+
+    async def _try_begin(self, fetcher: Fetcher) -> OctavoError | None:
+        """The shared task behind `_opened`; its error is a value because many may wait for it."""
+        try:
+            await self._begin(fetcher, self._deadline())
+        except OctavoError as error:
+            return error
+        return None
+
+    async def _begin(self, fetcher: Fetcher, deadline: Deadline) -> None:
+        """Assign what was asked for when the consumer was made, unless assign() was called."""
+        wanted = await self._all_partitions(deadline)
+        if not self._assigned:
+            self._assigned = True
+            fetcher.assign(wanted)
+
+    async def _all_partitions(self, deadline: Deadline) -> list[TopicPartition]:
         if not self._topics:
             raise IllegalStateError("nothing is assigned", hint="call assign() first")
         cluster = self._binding.cluster()
         wanted: list[TopicPartition] = []
         for topic in self._topics:
-            view = await cluster.topic(topic, cluster.request_timeout_s)
+            view = await cluster.topic(topic, deadline.left_s())
             wanted += [TopicPartition(topic, number) for number in range(view.partitions)]
-        if not self._assigned:
-            self._assigned = True
-            fetcher.assign(wanted, start)
+        return wanted
 
     async def close(self, timeout: float | None = None) -> None:
-        """Stop reading. Iterations and polls under way end. Closing twice is harmless."""
+        """Stop reading. Iterations and polls under way end. Closing twice is harmless.
+
+        Nothing is waited for but our own tasks, which end at once; `timeout` changes nothing.
+        """
         self._closed = True
         self._binding.forget(self)
+        self.handout.drain()
         if self._fetcher is not None:
-            self._fetcher.wake()
             await self._fetcher.close()
 
     async def __aenter__(self) -> Self:
@@ -131,48 +163,55 @@ class AsyncConsumer:
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions; kept ones keep their position."""
-        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        wanted = partitions_of(partitions)
         fetcher = self._open()
+        await self._check_exist(wanted, self._deadline())
+        self._assigned = True
+        self.handout.keep(wanted)
+        fetcher.assign(wanted)
+
+    async def _check_exist(self, wanted: list[TopicPartition], deadline: Deadline) -> None:
         cluster = self._binding.cluster()
         for topic in dict.fromkeys(where.topic for where in wanted):
-            view = await cluster.topic(topic, cluster.request_timeout_s)
+            view = await cluster.topic(topic, deadline.left_s())
             for where in wanted:
-                if where.topic == topic and not 0 <= where.partition < view.partitions:
+                if where.topic == topic and where.partition >= view.partitions:
                     raise InvalidPartition(
                         f"partition {where} does not exist",
                         hint=f"the topic has partitions 0 to {view.partitions - 1}",
                     )
-        self._assigned = True
-        self.chunk = deque(record for record in self.chunk if record[:2] in wanted)
-        fetcher.assign(wanted)
 
     async def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
         return list((await self._ready()).core.readings)
 
-    async def _chosen(self, partitions: tuple[TopicPartition, ...]) -> list[TopicPartition]:
-        fetcher = await self._ready()
-        for where in partitions:
+    async def _chosen(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+    ) -> list[TopicPartition]:
+        chosen = partitions_of(partitions)
+        fetcher = await self._ready(deadline)
+        for where in chosen:
             fetcher.core.reading(where)
-        return list(partitions) or list(fetcher.core.readings)
-
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = set(partitions)
-        self.chunk = deque(r for r in self.chunk if TopicPartition(r[0], r[1]) not in gone)
+        return chosen or list(fetcher.core.readings)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at `offset`; buffered records of the partition are dropped (F8)."""
+        """Continue at `offset`; buffered records of the partition are dropped (F8).
+
+        An offset beyond the end is no position: the next poll raises OffsetOutOfRange.
+        """
         check_offset(offset)
+        (where,) = partitions_of([partition])
         fetcher = self._open() if not self._assigned and not self._topics else await self._ready()
-        fetcher.seek(TopicPartition(*partition), offset)
-        self._forget([partition])
+        fetcher.seek(where, offset, chosen=True)
+        self.handout.forget([where])
 
     async def _seek_by(self, partitions: tuple[TopicPartition, ...], policy: str | int) -> None:
-        chosen = await self._chosen(partitions)
+        deadline = self._deadline()
+        chosen = await self._chosen(partitions, deadline)
         fetcher = self._open()
         fetcher.seek_by(chosen, policy)
-        self._forget(chosen)
-        await fetcher.resolved(chosen, self._config.request_timeout_ms / 1000)
+        self.handout.forget(chosen)
+        await fetcher.resolved(chosen, deadline)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue at the first retained record of the given (default: all) partitions."""
@@ -188,23 +227,30 @@ class AsyncConsumer:
 
     async def position(self, partition: TopicPartition) -> int:
         """Offset of the next record of `partition` to be handed out."""
-        (where,) = await self._chosen((TopicPartition(*partition),))
+        return await self._position(partition, self._deadline())
+
+    async def _position(self, partition: TopicPartition, deadline: Deadline) -> int:
+        (where,) = await self._chosen([partition], deadline)
         fetcher = self._open()
-        await fetcher.resolved([where], self._config.request_timeout_ms / 1000)
-        for record in self.chunk:
-            if record[0] == where.topic and record[1] == where.partition:
-                return record.offset
-        return fetcher.core.reading(where).position
+        await fetcher.resolved([where], deadline)
+        first = self.handout.first_offset(where)
+        return fetcher.core.reading(where).position if first is None else first
 
     async def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of the given (default: all) partitions until `resume`."""
+        """Hand out nothing of the given (default: all) partitions until `resume`.
+
+        An iteration under way yields nothing of them either, from its next record on.
+        """
         chosen = await self._chosen(partitions)
         for where in chosen:
             self._open().core.reading(where).paused = True
+        self.handout.park(chosen)
 
     async def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`."""
-        self._open().resume(await self._chosen(partitions))
+        chosen = await self._chosen(partitions)
+        self.handout.release(chosen)
+        self._open().resume(chosen)
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """First retained offset of each partition."""
@@ -215,16 +261,20 @@ class AsyncConsumer:
         return await self._offsets(partitions, LATEST)
 
     async def _offsets(
-        self, partitions: tuple[TopicPartition, ...], edge: Edge
+        self, partitions: tuple[TopicPartition, ...], edge: Edge, deadline: Deadline | None = None
     ) -> dict[TopicPartition, int]:
-        chosen = await self._chosen(partitions)
-        cluster = self._binding.cluster()
-        return await list_edges(cluster, chosen, edge, cluster.request_timeout_s)
+        deadline = deadline or self._deadline()
+        chosen = await self._chosen(partitions, deadline)
+        return await list_edges(self._binding.cluster(), chosen, edge, deadline)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Records between position and end, never negative (M1)."""
-        ends = await self.end_offsets(*partitions)
-        return {where: max(end - await self.position(where), 0) for where, end in ends.items()}
+        deadline = self._deadline()
+        ends = await self._offsets(partitions, LATEST, deadline)
+        return {
+            where: max(end - await self._position(where, deadline), 0)
+            for where, end in ends.items()
+        }
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -234,44 +284,49 @@ class AsyncConsumer:
         """Up to `max_records` records; empty when `timeout` seconds passed (F107).
 
         0 hands out buffered records only; None waits until there is one. Raises what needs the
-        user: damaged data, no position with policy none, authorisation.
+        user: damaged data, no position with policy none, an offset that does not exist.
         """
         limit = self._config.max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise ConfigError(f"max_records={limit} must be at least 1")
-        if self.chunk:
-            count = min(limit, len(self.chunk))
-            return [self.chunk.popleft() for _ in range(count)]
-        return await self._collect(limit, timeout, None) or []
+        check_whole("max_records", limit, INT32_MAX, 1)
+        deadline = Deadline(self._binding.cluster().clock, check_timeout(timeout))
+        self._check_open()
+        if self.handout.ready:
+            return self.handout.take(limit)
+        return await self._collect(limit, deadline, None) or []
 
     async def _collect(
         self,
         max_records: int,
-        timeout: float | None,
+        deadline: Deadline,
         limits: Mapping[TopicPartition, int] | None,
     ) -> list[Record] | None:
-        """Records; empty after `timeout`; None once every position reached its limit."""
-        fetcher = await self._ready()
+        """Records; empty after `deadline`; None once every position reached its limit."""
+        if not await self._opened(deadline):
+            return []
+        fetcher = self._open()
         core = fetcher.core
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        fetcher.focus(limits)
         while True:
             fetcher.about_to_wait()
+            self._check_open()
+            self._raise_waiting(fetcher)
             records = core.take_records(max_records, limits)
             if records:
                 fetcher.drained()
                 return records
-            self._check_open()
             if limits is not None and self._reached(limits):
                 return None
-            error = core.take_error()
-            if error is not None:
-                fetcher.drained()
-                raise error
-            left = None if deadline is None else deadline - loop.time()
-            if left is not None and left <= 0:
+            if deadline.passed:
                 return []
-            await fetcher.wait_data(left)
+            await fetcher.wait_data(deadline.wait_s())
+
+    @staticmethod
+    def _raise_waiting(fetcher: Fetcher) -> None:
+        """The error of a partition, even while others have records: none waits for a lull."""
+        error = fetcher.core.take_error()
+        if error is not None:
+            fetcher.said()
+            raise error
 
     def _check_open(self) -> None:
         if self._closed:
@@ -280,7 +335,9 @@ class AsyncConsumer:
     def _reached(self, limits: Mapping[TopicPartition, int]) -> bool:
         readings = self._open().core.readings
         return all(
-            where not in readings or (readings[where].resolved and readings[where].position >= end)
+            where not in readings
+            or readings[where].paused
+            or (readings[where].resolved and readings[where].position >= end)
             for where, end in limits.items()
         )
 
@@ -302,26 +359,26 @@ class AsyncConsumer:
 
     async def take_arrow(self, max_bytes: int, timeout: float | None) -> list[StoredBatch] | None:
         """The buffered batches of one poll_arrow(), still encoded; None after `timeout`."""
-        fetcher = await self._ready()
+        check_whole("max_bytes", max_bytes, INT64_MAX, 1)
+        deadline = Deadline(self._binding.cluster().clock, check_timeout(timeout))
+        if not await self._opened(deadline):
+            return None
+        fetcher = self._open()
         self._give_back()
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        fetcher.focus(None)
         max_bytes = min(max_bytes, ARROW_POLL_BYTES_MAX)
         make = arrow_functions().StoredBatch
         while True:
             fetcher.about_to_wait()
+            self._check_open()
+            self._raise_waiting(fetcher)
             taken = [make(*item) for item in fetcher.core.take_batches(max_bytes)]
             if taken:
                 fetcher.drained()
                 return taken
-            self._check_open()
-            error = fetcher.core.take_error()
-            if error is not None:
-                raise error
-            left = None if deadline is None else deadline - loop.time()
-            if left is not None and left <= 0:
+            if deadline.passed:
                 return None
-            await fetcher.wait_data(left)
+            await fetcher.wait_data(deadline.wait_s())
 
     def untake_arrow(self, taken: Sequence[StoredBatch] | None) -> None:
         """Batches that reached nobody: continue with the first of them; nothing is skipped (F9)."""
@@ -336,8 +393,7 @@ class AsyncConsumer:
 
     def _give_back(self) -> None:
         """Records of an iteration not yielded yet: read them again, now as Arrow."""
-        self.rewind(list(self.chunk))
-        self.chunk.clear()
+        self.rewind(self.handout.drain())
 
     def rewind(self, records: list[Record]) -> None:
         """Records that reached nobody (an interrupted poll): continue with the first of them."""
@@ -351,22 +407,26 @@ class AsyncConsumer:
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""
-        while not self.chunk:
+        while not self.handout.ready:
             if self._closed:
                 return False
             try:
-                records = await self._collect(self._config.max_poll_records, ITERATION_POLL_S, None)
+                records = await self._collect(self._config.max_poll_records, self._turn(), None)
             except IllegalStateError:
                 if self._closed:
                     return False
                 raise
-            self.chunk.extend(records or ())
+            self.handout.ready.extend(records or ())
         return True
+
+    def _turn(self) -> Deadline:
+        """Of one internal wait of an iteration, which goes on afterwards."""
+        return Deadline(self._binding.cluster().clock, ITERATION_POLL_S)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Record:
-        if not self.chunk and not await self.refill():
+        if not self.handout.ready and not await self.refill():
             raise StopAsyncIteration
-        return self.chunk.popleft()
+        return self.handout.ready.popleft()

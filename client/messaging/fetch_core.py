@@ -71,6 +71,9 @@ class Reading:
     """Where data was damaged and is being fetched once more; -1: nowhere."""
     above_end: int = 0
     """Consecutive answers that the position lies above the end (F5)."""
+    chosen: bool = False
+    """The position is one the user named, and no answer has shown yet that it exists: when it does
+    not, that is the user's error and no case for the reset policy."""
     error: OctavoError | None = None
     """Raised by the next poll; no fetch meanwhile."""
     high_watermark: int = -1
@@ -126,6 +129,8 @@ class FetchCore:
         self.limits = limits
         self.readings: dict[TopicPartition, Reading] = {}
         self.buffered_bytes = 0
+        self.ends: Mapping[TopicPartition, int] | None = None
+        """Where the reading under way stops; nothing at or above is asked for meanwhile."""
         self._turn: deque[TopicPartition] = deque()
 
     # --- assignment and positions ---------------------------------------------------------------
@@ -158,6 +163,7 @@ class FetchCore:
         reading.corrupt_at = -1
         reading.above_end = reading.failures = 0
         reading.retry_at_s = 0.0
+        reading.chosen = False
         return reading
 
     def unresolve(self, where: TopicPartition) -> Reading:
@@ -182,7 +188,12 @@ class FetchCore:
             and not reading.asked
             and reading.error is None
             and now_s >= reading.retry_at_s
+            and not self._complete(reading.where, reading.fetch_at)
         )
+
+    def _complete(self, where: TopicPartition, offset: int) -> bool:
+        """Whether the reading under way wants nothing of `where` from `offset` on."""
+        return self.ends is not None and offset >= self.ends.get(where, 0)
 
     def ownerless(self, now_s: float) -> list[Reading]:
         """Partitions that could be fetched if their owner were known."""
@@ -195,32 +206,53 @@ class FetchCore:
     def plan(self, owner: str, now_s: float) -> Plan | None:
         """The next request to `owner`; None when nothing is to be asked now."""
         limits = self.limits
-        budget = limits.prefetch_bytes - self.buffered_bytes
-        asks: list[Ask] = []
-        left_out = False
+        mine: list[Reading] = []
+        owners: set[str] = set()
         for where in self._turn:
             reading = self.readings[where]
-            if reading.owner != owner or not self._wants(reading, now_s):
-                continue
-            if budget <= 0 or reading.buffered_bytes >= limits.prefetch_partition_bytes:
-                left_out = True
-                continue
-            asks.append(Ask(reading, reading.fetch_at, reading.generation))
+            owners.add(reading.owner)
+            if reading.owner == owner and self._wants(reading, now_s):
+                mine.append(reading)
+        budget = limits.prefetch_bytes - self.buffered_bytes
+        if mine and budget <= 0:
+            self._release_idle_buffers()
+            budget = limits.prefetch_bytes - self.buffered_bytes
+        asks = [
+            Ask(reading, reading.fetch_at, reading.generation)
+            for reading in mine
+            if budget > 0 and reading.buffered_bytes < limits.prefetch_partition_bytes
+        ]
         if not asks:
             return None
         for ask in asks:
             ask.reading.asked = True
         self._turn.rotate(-1)  # F2: no partition is first for ever
+        left_out = len(asks) < len(mine)
         wait_ms = min(limits.max_wait_ms, PARTIAL_WAIT_MS) if left_out else limits.max_wait_ms
-        return Plan(asks, max(min(limits.max_bytes, budget), 1), wait_ms)
+        # Brokers answer side by side: each gets its share of what is left.
+        share = max(budget // max(len(owners - {""}), 1), 1)
+        return Plan(asks, min(limits.max_bytes, share), wait_ms)
 
-    def next_retry_s(self, owner: str) -> float | None:
-        """When a partition of `owner` ends its back-off."""
+    def _release_idle_buffers(self) -> None:
+        """Nobody may drain what is paused or behind the ends: it must not starve the others.
+
+        What is thrown away is fetched again when it is wanted.
+        """
+        for reading in self.readings.values():
+            idle = reading.paused or self._complete(reading.where, reading.position)
+            if idle and reading.buffered_bytes:
+                self._clear(reading)
+                reading.fetch_at = reading.position
+
+    def next_retry_s(self, owner: str, now_s: float) -> float | None:
+        """When the next partition of `owner` that waits for nothing else ends its back-off."""
         return min(
             (
                 reading.retry_at_s
                 for reading in self.readings.values()
-                if reading.owner == owner and reading.retry_at_s and not reading.asked
+                if reading.owner == owner
+                and reading.retry_at_s > now_s
+                and self._wants(reading, reading.retry_at_s)
             ),
             default=None,
         )
@@ -231,8 +263,16 @@ class FetchCore:
             if reading.generation == generation:
                 reading.asked = False
                 reading.failures += 1
-                reading.retry_at_s = retry_at_s
                 reading.owner = ""
+                reading.retry_at_s = retry_at_s
+
+    def broken(self, owner: str, error: OctavoError) -> None:
+        """Asking this broker met a fault of our own: every partition there says so at poll()."""
+        for reading in self.readings.values():
+            if reading.owner == owner:
+                self._clear(reading)  # what is under way is not known any more
+                reading.fetch_at = reading.position
+                reading.error = error
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -250,17 +290,19 @@ class FetchCore:
         if answer.log_start >= 0:
             reading.log_start = answer.log_start
         if answer.error is not None:
-            return self._refused(reading, answer.error, retry_at_s)
+            return self.refused(reading, answer.error, retry_at_s)
         reading.high_watermark = answer.high_watermark
+        reading.chosen = False
         reading.failures = reading.above_end = 0
         reading.retry_at_s = 0.0
         self._buffer(reading, offset, answer)
         self._settle(reading)
         return None
 
-    def _refused(
+    def refused(
         self, reading: Reading, error: OctavoError, retry_at_s: float
     ) -> OctavoError | None:
+        """Take an owner's refusal in, or that none was found; returns what needs the shell (F5)."""
         reading.failures += 1
         reading.retry_at_s = retry_at_s
         if isinstance(error, OffsetOutOfRange):
@@ -332,7 +374,7 @@ class FetchCore:
         self._settle(reading)
 
     def take_error(self) -> OctavoError | None:
-        """An error that poll() must raise, once everything buffered was handed out."""
+        """An error that poll() must raise, once what its partition buffered was handed out."""
         for reading in self.readings.values():
             if reading.error is not None and not reading.paused and not reading.buffer:
                 error, reading.error = reading.error, None

@@ -1,34 +1,40 @@
 """Keeps the buffers of a FetchCore filled: one Fetch stream per broker, one request at a time.
 
 Owns the streams, the search for owners and the look-up of start positions. Errors that are the
-user's business end up in `Reading.error`, from where poll() raises them.
+user's business end up in `Reading.error`, from where poll() raises them; so do faults of our own,
+after which the task goes on: none of them ends unseen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine, Mapping
+from typing import TypeVar
 
-import grpc
-
-from octavo.client.messaging.cluster import Cluster, FetchCall
+from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
+from octavo.client.messaging.fetch_link import FetchLink
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_edges, list_offsets
-from octavo.client.messaging.progress import ProgressClock, until_silent
+from octavo.client.messaging.progress import until_silent
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.errors import from_rpc_error, from_wire
+from octavo.proto.errors import from_wire
 from octavo.proto.fetch_wire import PartitionReply, decode_reply
+from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     BrokerUnavailable,
+    IllegalStateError,
     InvalidRequest,
+    InvariantViolation,
     LogTruncated,
     NoOffsetForPartition,
     OctavoError,
     OffsetOutOfRange,
     RequestTimedOut,
 )
+from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
 
 _log = logging.getLogger("octavo.client")
@@ -39,16 +45,9 @@ IDLE_LOOK_S = 0.5
 """An owner loop without anything to ask looks again after this, or when woken."""
 
 
-class _OwnerLoop:
-    """The stream to one broker and the wish to interrupt what it waits for."""
-
-    def __init__(self) -> None:
-        self.wake = asyncio.Event()
-        self.call: FetchCall | None = None
-        self.interrupted = False
-        self.progress = ProgressClock()
-        self.silent: OctavoError | None = None
-        """Why the stream was given up, until its reader saw it."""
+T = TypeVar("T")
+Mark = tuple[Reading, int]
+"""A reading and the generation that a task in the background works for."""
 
 
 class Fetcher:
@@ -69,18 +68,47 @@ class Fetcher:
         self._config = config
         self._reset = parse_reset(config.auto_offset_reset)
         self._tasks = TaskOwner("octavo-fetcher")
-        self._owners: dict[str, _OwnerLoop] = {}
+        self._owners: dict[str, FetchLink] = {}
         self._ranging: set[TopicPartition] = set()
         """Partitions whose range is being asked for (F5)."""
         self._data = asyncio.Event()
         self._correlation = 0
+        self._closed = False
 
     async def close(self) -> None:
-        """End all streams and tasks."""
-        for owner in self._owners.values():
-            if owner.call is not None:
-                owner.call.cancel()
+        """End all streams and tasks, and every wait; harmless when repeated."""
+        self._closed = True
+        self._data.set()
         await self._tasks.close()
+        for owner in self._owners.values():
+            owner.drop()
+
+    def spawn(self, coro: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
+        """Start a task that ends with the fetcher."""
+        return self._tasks.spawn(coro, name=name)
+
+    def _background(
+        self, coro: Coroutine[object, object, object], marks: list[Mark], what: str
+    ) -> None:
+        """Start a task for these readings; after close() nothing is started any more."""
+        if self._closed:
+            coro.close()
+        else:
+            self._tasks.spawn(self._guarded(coro, marks, what), name=what)
+
+    async def _guarded(
+        self, coro: Coroutine[object, object, object], marks: list[Mark], what: str
+    ) -> None:
+        """Run a task's body; what it should never raise is raised by poll() all the same."""
+        try:
+            await coro
+        except Exception as error:  # noqa: BLE001 - poll() raises it
+            _log.exception("%s failed", what)
+            for reading, generation in marks:
+                if reading.generation == generation:
+                    reading.error = _our_fault(what, error)
+                    reading.retry_at_s = 0.0  # the error itself holds it back until poll()
+            self._data.set()
 
     # --- positions ------------------------------------------------------------------------------
 
@@ -92,10 +120,28 @@ class Fetcher:
             self._resolve(fresh, policy)
         self._changed()
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        """Move one position; a request that waits elsewhere is interrupted."""
+    def assign_at(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Set the assignment together with its positions, which are known to exist."""
+        self.core.assign(starts)
+        for where, offset in starts.items():
+            self.core.seek(where, offset)
+        self._changed()
+
+    def seek(self, where: TopicPartition, offset: int, *, chosen: bool = False) -> None:
+        """Move one position; a request that waits elsewhere is interrupted.
+
+        `chosen`: the user named the offset, which may not exist.
+        """
         reading = self.core.seek(where, offset)
+        reading.chosen = chosen
         self._interrupt(reading.owner)
+        self._changed()
+
+    def focus(self, ends: Mapping[TopicPartition, int] | None) -> None:
+        """Ask for nothing at or above `ends` while a reading up to them is under way."""
+        if ends is not self.core.ends:
+            self.core.ends = ends
+            self.drained()
 
     def seek_by(self, wanted: list[TopicPartition], policy: str | int) -> None:
         """Look positions up anew by policy (earliest, latest, epoch ms)."""
@@ -108,28 +154,34 @@ class Fetcher:
             if reading.paused:
                 reading.paused = False
                 self._interrupt(reading.owner)
-        self._data.set()
+        self._changed()
 
     def _resolve(self, readings: list[Reading], policy: str | int) -> None:
         """Start looking up positions; chosen once and then fixed (F6)."""
         marks = [(reading, reading.generation) for reading in readings]
-        self._tasks.spawn(self._look_up(marks, policy), name="positions")
+        self._background(self._look_up(marks, policy), marks, "looking up positions")
 
-    async def _look_up(self, marks: list[tuple[Reading, int]], policy: str | int) -> None:
+    async def _look_up(self, marks: list[Mark], policy: str | int) -> None:
         backoff = self._cluster.backoff()
         while True:
             marks = [mark for mark in marks if mark[0].generation == mark[1]]
+            if not marks:
+                return
             try:
                 offsets = await self._by_policy([reading for reading, _ in marks], policy)
                 break
             except OctavoError as error:
-                for reading, generation in marks:
-                    if reading.generation == generation:
-                        reading.error = error
-                self._data.set()
-                if not error.retriable:
-                    await self._wait_taken([reading for reading, _ in marks])
-                await self._cluster.clock.sleep(backoff.next_s())
+                failure = error
+            except Exception as error:  # noqa: BLE001 - poll() raises it
+                _log.exception("looking up positions")
+                failure = _our_fault("looking up positions", error)
+            for reading, generation in marks:
+                if reading.generation == generation:
+                    reading.error = failure
+            self._data.set()
+            if not failure.retriable:
+                await self._wait_taken([reading for reading, _ in marks])
+            await self._cluster.clock.sleep(backoff.next_s())
         for reading, generation in marks:
             if reading.generation == generation:
                 reading.error = None
@@ -150,22 +202,27 @@ class Fetcher:
                 f"no position for {', '.join(map(str, names))} and auto_offset_reset is none",
                 hint="seek() before the first poll, or choose earliest or latest",
             )
-        limit_s = self._cluster.request_timeout_s
+        deadline = self._deadline()
         if policy in ("earliest", "latest"):
-            at = EARLIEST if policy == "earliest" else LATEST
-            return await list_edges(self._cluster, names, at, limit_s)
-        timed = await list_offsets(self._cluster, dict.fromkeys(names, int(policy)), limit_s)
+            edge = EARLIEST if policy == "earliest" else LATEST
+            return await list_edges(self._cluster, names, edge, deadline)
+        timed = await list_offsets(self._cluster, dict.fromkeys(names, int(policy)), deadline)
         found = {where: offset for where, offset in timed.items() if offset is not None}
         beyond = [where for where in names if where not in found]
         if beyond:  # F6: nothing that late: the end
-            found.update(await list_edges(self._cluster, beyond, LATEST, limit_s))
+            found.update(await list_edges(self._cluster, beyond, LATEST, deadline))
         return found
 
-    async def resolved(self, wanted: list[TopicPartition], timeout_s: float | None) -> None:
+    def _deadline(self) -> Deadline:
+        """Of one request of the fetcher's own, all its attempts included."""
+        return Deadline(self._cluster.clock, self._cluster.request_timeout_s)
+
+    async def resolved(self, wanted: list[TopicPartition], deadline: Deadline) -> None:
         """Wait until positions are known; raises the error of the look-up, or RequestTimedOut."""
-        deadline_s = None if timeout_s is None else self._cluster.clock.monotonic() + timeout_s
         while True:
             self._data.clear()
+            if self._closed:
+                raise IllegalStateError("the consumer was closed")
             open_ones = [self.core.reading(where) for where in wanted]
             open_ones = [reading for reading in open_ones if not reading.resolved]
             if not open_ones:
@@ -174,14 +231,13 @@ class Fetcher:
                 if reading.error is not None and not reading.error.retriable:
                     error, reading.error = reading.error, None
                     raise error
-            left_s = None if deadline_s is None else deadline_s - self._cluster.clock.monotonic()
-            if left_s is not None and left_s <= 0:
+            if deadline.passed:
                 cause = next((r.error for r in open_ones if r.error is not None), None)
                 raise RequestTimedOut(
-                    f"position of {open_ones[0].where} not known within {timeout_s:g} s"
+                    f"position of {open_ones[0].where} not known within {deadline.timeout_s:g} s"
                     + (f": {cause}" if cause else "")
                 )
-            await self.wait_data(left_s)
+            await self.wait_data(deadline.wait_s())
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -197,9 +253,9 @@ class Fetcher:
         except TimeoutError:
             return
 
-    def wake(self) -> None:
-        """End a wait, for close()."""
-        self._data.set()
+    def said(self) -> None:
+        """An error was raised to the user: its partition may be asked for again."""
+        self._changed()
 
     def drained(self) -> None:
         """Records were handed out: there may be room to ask for more."""
@@ -216,19 +272,21 @@ class Fetcher:
     def _interrupt(self, address: str) -> None:
         """What this broker's stream waits for is outdated: start it anew."""
         owner = self._owners.get(address)
-        if owner is not None and owner.call is not None:
-            owner.interrupted = True
-            owner.call.cancel()
-        self._changed()
+        if owner is not None:
+            owner.interrupt()
 
     def _find_owners(self) -> None:
+        if self._closed:
+            return
         now_s = self._cluster.clock.monotonic()
         for reading in self.core.ownerless(now_s):
             reading.finding = True
-            self._tasks.spawn(self._find_owner(reading), name="find-owner")
+            mark = (reading, reading.generation)
+            what = f"finding the owner of {reading.where}"
+            self._background(self._find_owner(reading), [mark], what)
         for address in {r.owner for r in self.core.readings.values() if r.owner}:
             if address not in self._owners:
-                self._owners[address] = _OwnerLoop()
+                self._owners[address] = FetchLink(self._cluster, address)
                 self._tasks.spawn(
                     self._owner_loop(address, self._owners[address]), name=f"fetch-{address}"
                 )
@@ -236,15 +294,12 @@ class Fetcher:
                     self._watch_silence(address, self._owners[address]), name=f"silence-{address}"
                 )
 
-    async def _watch_silence(self, address: str, owner: _OwnerLoop) -> None:
+    async def _watch_silence(self, address: str, owner: FetchLink) -> None:
         """Give the stream up whenever its broker owes a reply and fell silent."""
         cluster = self._cluster
         while True:
             silent = await until_silent(address, owner.progress, cluster.clock, cluster.responds)
-            owner.progress.cleared()
-            if owner.call is not None:
-                owner.silent = silent
-                owner.call.cancel()
+            owner.give_up(silent)
 
     async def _find_owner(self, reading: Reading) -> None:
         where = reading.where
@@ -253,9 +308,7 @@ class Fetcher:
             while self.core.readings.get(where) is reading and not reading.owner:
                 try:
                     if reading.failures:
-                        view = self._cluster.views.get(where.topic)
-                        known = view.owners[where.partition] if view else ""
-                        avoid = known if reading.failures > 1 else ""
+                        avoid = self._known_owner(where) if reading.failures > 1 else ""
                         owner = await self._cluster.find_owner(
                             where.topic, where.partition, avoid=avoid
                         )
@@ -263,40 +316,56 @@ class Fetcher:
                         owner = await self._cluster.owner(where.topic, where.partition)
                     reading.owner = owner
                 except OctavoError as error:
-                    reading.failures += 1
                     _log.info("no owner of %s yet: %s", where, error.cause)
+                    self.core.refused(reading, error, 0.0)
+                    if reading.error is not None:
+                        break  # poll() raises it; asking goes on when it did
                     await self._cluster.pause_search(error, backoff)
         finally:
             reading.finding = False
         self._changed()
 
-    async def _owner_loop(self, address: str, owner: _OwnerLoop) -> None:
+    def _known_owner(self, where: TopicPartition) -> str:
+        """What the last metadata say; empty for a partition they do not have."""
+        view = self._cluster.views.get(where.topic)
+        return view.owners[where.partition] if view and where.partition < view.partitions else ""
+
+    async def _owner_loop(self, address: str, owner: FetchLink) -> None:
         """Ask one broker as long as anything is wanted from it."""
         backoff = self._cluster.backoff()
         while True:
-            owner.wake.clear()
-            now_s = self._cluster.clock.monotonic()
-            plan = self.core.plan(address, now_s)
-            if plan is None:
-                await self._idle(address, owner, now_s)
-                continue
-            owner.interrupted = False
             try:
-                reply = await self._exchange(address, owner, plan)
-            except OctavoError as error:
-                owner.call = None
-                owner.progress.cleared()
-                if owner.interrupted:
-                    self._give_back(plan)
-                    continue
-                _log.warning("fetch from broker %s failed, will retry: %s", address, error.cause)
-                delay_s = backoff.next_s()
-                self.core.failed(plan, self._cluster.clock.monotonic() + delay_s)
-                await self._cluster.clock.sleep(delay_s)
-                self._changed()
-                continue
-            backoff.reset()
-            self._take_reply(plan, reply)
+                await self._ask_once(address, owner, backoff)
+            except Exception as error:  # noqa: BLE001 - poll() raises it
+                _log.exception("fetching from broker %s", address)
+                owner.drop()
+                failure = _our_fault(f"fetching from broker {address}", error)
+                self.core.broken(address, failure)
+                self._data.set()
+                await self._cluster.clock.sleep(backoff.next_s())
+
+    async def _ask_once(self, address: str, owner: FetchLink, backoff: Backoff) -> None:
+        """One request and what came of it, or a wait for something to ask."""
+        owner.wake.clear()
+        now_s = self._cluster.clock.monotonic()
+        plan = self.core.plan(address, now_s)
+        if plan is None:
+            await self._idle(address, owner, now_s)
+            return
+        try:
+            reply = await self._exchange(address, owner, plan)
+        except OctavoError as error:
+            if owner.interrupted:
+                self._give_back(plan)
+                return
+            _log.warning("fetch from broker %s failed, will retry: %s", address, error.cause)
+            delay_s = backoff.next_s()
+            self.core.failed(plan, self._cluster.clock.monotonic() + delay_s)
+            await self._cluster.clock.sleep(delay_s)
+            self._changed()
+            return
+        backoff.reset()
+        self._take_reply(plan, reply)
 
     @staticmethod
     def _give_back(plan: Plan) -> None:
@@ -304,16 +373,16 @@ class Fetcher:
             if reading.generation == generation:
                 reading.asked = False
 
-    async def _idle(self, address: str, owner: _OwnerLoop, now_s: float) -> None:
-        retry_s = self.core.next_retry_s(address)
-        wait_s = IDLE_LOOK_S if retry_s is None else max(min(retry_s - now_s, IDLE_LOOK_S), 0.001)
+    async def _idle(self, address: str, owner: FetchLink, now_s: float) -> None:
+        retry_s = self.core.next_retry_s(address, now_s)
+        wait_s = IDLE_LOOK_S if retry_s is None else min(retry_s - now_s, IDLE_LOOK_S)
         try:
             async with asyncio.timeout(wait_s):
                 await owner.wake.wait()
         except TimeoutError:
             self._find_owners()
 
-    async def _exchange(self, address: str, owner: _OwnerLoop, plan: Plan) -> list[PartitionReply]:
+    async def _exchange(self, address: str, owner: FetchLink, plan: Plan) -> list[PartitionReply]:
         """One request and its reply on the broker's stream, which is opened when missing."""
         self._correlation += 1
         request = pb.FetchRequest(
@@ -333,38 +402,14 @@ class Fetcher:
         )
         limit_s = plan.max_wait_ms / 1000 + self._cluster.request_timeout_s
         self.requests_sent += 1
-        try:
-            if owner.call is None:
-                owner.call = self._cluster.fetch_stream(address)
-            call = owner.call
-            owner.silent = None
-            now_s = self._cluster.clock.monotonic()
-            owner.progress.asked(now_s, long_poll_s=plan.max_wait_ms / 1000)
-            async with asyncio.timeout(limit_s):
-                await call.write(request)
-                reply = await call.read()
-            owner.progress.heard(self._cluster.clock.monotonic(), 1)
-        except TimeoutError:
-            raise RequestTimedOut(f"{address}: no fetch reply within {limit_s:g} s") from None
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, address) from error
-        except asyncio.InvalidStateError:
-            raise BrokerUnavailable(f"{address}: the fetch stream ended") from None
-        except asyncio.CancelledError:
-            if owner.silent is not None and not _being_cancelled():
-                raise owner.silent from None
-            if owner.interrupted and not _being_cancelled():
-                raise BrokerUnavailable(f"{address}: the fetch was interrupted") from None
-            raise
-        if not isinstance(reply, bytes):
-            raise BrokerUnavailable(f"{address}: closed the fetch stream")
+        reply = await owner.exchange(request, limit_s, plan.max_wait_ms / 1000)
         try:
             correlation, partitions = decode_reply(reply)
         except InvalidRequest as error:
-            call.cancel()
+            owner.drop()
             raise BrokerUnavailable(f"{address}: {error.cause}") from error
         if correlation != request.correlation:
-            call.cancel()
+            owner.drop()
             raise BrokerUnavailable(f"{address}: fetch replies are out of step")
         return partitions
 
@@ -388,9 +433,9 @@ class Fetcher:
             if need is not None and where not in self._ranging:
                 self._ranging.add(where)
                 reading.retry_at_s = float("inf")  # until the range is known
-                self._tasks.spawn(
-                    self._out_of_range(reading, reading.generation, need), name="out-of-range"
-                )
+                mark = (reading, reading.generation)
+                what = f"finding the range of {where}"
+                self._background(self._out_of_range(*mark, need), [mark], what)
             if reading.owner != before:
                 self._cluster.owner_is(where.topic, where.partition, reading.owner)
                 if reading.owner in self._owners:
@@ -406,10 +451,10 @@ class Fetcher:
     async def _out_of_range(self, reading: Reading, generation: int, error: OctavoError) -> None:
         """F5: ask the owner for its range, then continue, retry or reset."""
         where = reading.where
-        limit_s = self._cluster.request_timeout_s
+        deadline = self._deadline()
         try:
-            start = (await list_edges(self._cluster, [where], EARLIEST, limit_s))[where]
-            end = (await list_edges(self._cluster, [where], LATEST, limit_s))[where]
+            start = (await list_edges(self._cluster, [where], EARLIEST, deadline))[where]
+            end = (await list_edges(self._cluster, [where], LATEST, deadline))[where]
         except OctavoError as failure:
             _log.warning("range of %s is not known yet: %s", where, failure.cause)
             start = end = -1
@@ -423,6 +468,9 @@ class Fetcher:
         elif reading.fetch_at > end and reading.above_end < ABOVE_END_ATTEMPTS:
             reading.above_end += 1
             self._changed()
+        elif reading.chosen and reading.fetch_at > end and self._reset != "none":
+            reading.error = beyond_the_end(where, reading.fetch_at, end)
+            self._data.set()
         elif self._reset == "none":
             kind = LogTruncated if reading.fetch_at > end else OffsetOutOfRange
             reading.error = kind(
@@ -441,7 +489,18 @@ class Fetcher:
             self.seek_by([where], self._reset)
 
 
-def _being_cancelled() -> bool:
-    """Whether the current task itself is asked to end, not only its RPC."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def beyond_the_end(where: TopicPartition, offset: int, end: int) -> OffsetOutOfRange:
+    """The error of a user's offset that no record has yet: the reset policy is not for it (F6)."""
+    return OffsetOutOfRange(
+        f"offset {offset} of {where} is beyond its end, {end}",
+        hint="start at the end to wait for new records, or at an offset up to it",
+        topic=where.topic,
+        partition=where.partition,
+        end=end,
+    )
+
+
+def _our_fault(what: str, error: Exception) -> InvariantViolation:
+    failure = InvariantViolation(f"{what} failed: {error!r}")
+    failure.__cause__ = error
+    return failure

@@ -10,7 +10,8 @@ from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
-from octavo.runtime.errors import OctavoError, Retry, UnknownTopic
+from octavo.runtime.deadline import Deadline
+from octavo.runtime.errors import OctavoError, RequestTimedOut, Retry, UnknownTopic
 
 
 class Edge(Enum):
@@ -26,39 +27,37 @@ At = Edge | int
 
 
 async def list_edges(
-    cluster: Cluster, wanted: Iterable[TopicPartition], edge: Edge, timeout_s: float
+    cluster: Cluster, wanted: Iterable[TopicPartition], edge: Edge, deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """The first or the end offset of each partition; raises as `list_offsets` does."""
-    found = await list_offsets(cluster, dict.fromkeys(wanted, edge), timeout_s)
+    found = await list_offsets(cluster, dict.fromkeys(wanted, edge), deadline)
     return {where: offset for where, offset in found.items() if offset is not None}
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, At], timeout_s: float
+    cluster: Cluster, wanted: Mapping[TopicPartition, At], deadline: Deadline
 ) -> dict[TopicPartition, int | None]:
     """The offset of each partition's end, or of its first record at or after a time.
 
     None: no record is that late; an end always has an offset. Asks the owners and retries what is
-    retriable until `timeout_s`; then raises the last error.
+    retriable until `deadline`; then raises the last error.
     """
     found: dict[TopicPartition, int | None] = {}
     errors: dict[TopicPartition, OctavoError] = {}
-    deadline_s = cluster.clock.monotonic() + timeout_s
     backoff = cluster.backoff()
     while True:
         missing = {where: at for where, at in wanted.items() if where not in found}
         if not missing:
             return found
-        left_s = deadline_s - cluster.clock.monotonic()
-        await _round(cluster, missing, found, errors, max(left_s, 0.05))
+        await _round(cluster, missing, found, errors, deadline)
         if len(found) == len(wanted):
             return found
         delay_s = backoff.next_s()
         for error in errors.values():
             if not (error.retriable or isinstance(error, UnknownTopic)):
                 raise error
-        if cluster.clock.monotonic() + delay_s >= deadline_s:
-            raise next(iter(errors.values()))
+        if deadline.left_s() <= delay_s:
+            raise next(iter(errors.values()), RequestTimedOut("offsets are not known in time"))
         await cluster.clock.sleep(delay_s)
 
 
@@ -67,19 +66,19 @@ async def _round(
     missing: Mapping[TopicPartition, At],
     found: dict[TopicPartition, int | None],
     errors: dict[TopicPartition, OctavoError],
-    timeout_s: float,
+    deadline: Deadline,
 ) -> None:
     """One attempt for every missing partition, all owners at once."""
     errors.clear()
     owners: dict[str, list[TopicPartition]] = {}
     for where in missing:
         try:
-            owner = await cluster.owner(where.topic, where.partition)
+            owner = await cluster.owner(where.topic, where.partition, deadline.left_s())
         except OctavoError as error:
             errors[where] = error
         else:
             owners.setdefault(owner, []).append(where)
-    limit_s = min(timeout_s, cluster.request_timeout_s)
+    limit_s = deadline.left_s(cluster.request_timeout_s)
     await asyncio.gather(
         *(
             _ask(cluster, owner, {where: missing[where] for where in part}, found, errors, limit_s)

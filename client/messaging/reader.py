@@ -8,9 +8,12 @@ from typing import Self
 
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
-from octavo.client.messaging.consumer import AsyncConsumer, epoch_ms
-from octavo.client.messaging.fetcher import Fetcher
+from octavo.client.messaging.consumer import AsyncConsumer
+from octavo.client.messaging.fetcher import Fetcher, beyond_the_end
+from octavo.client.messaging.limits import check_offset, epoch_ms, partitions_of
+from octavo.client.messaging.offsets import LATEST, list_edges
 from octavo.client.messaging.records import Record, TopicPartition
+from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError
 
 Start = str | int | datetime
@@ -41,41 +44,49 @@ class AsyncReader(AsyncConsumer):
             )
         if isinstance(start, datetime):
             epoch_ms(start)
-        elif not isinstance(start, str) and (isinstance(start, bool) or start < 0):
-            raise ConfigError(f"start={start!r} is not allowed", hint="offsets start at 0")
+        elif not isinstance(start, str):
+            check_offset(start, "start")
 
     async def start(self) -> None:
-        """Fix the start positions; called by `async with` and by every reading call."""
-        fetcher = self._open()
+        """Fix the start positions; called by `async with` and by every reading call.
+
+        Raises OffsetOutOfRange when a start offset lies beyond the end of a partition.
+        """
+        await self._ready()
+
+    async def _begin(self, fetcher: Fetcher, deadline: Deadline) -> None:
         if self._assigned:
             return
-        start = self._start
-        if self._partitions is not None:
-            await self.assign(
-                TopicPartition(topic, number)
-                for topic in self._topics
-                for number in self._partitions
-            )
-            await self._go_to(fetcher, start)
-        elif isinstance(start, int):
-            await self._assign_all(fetcher, "earliest")
-            await self._go_to(fetcher, start)
+        wanted = await self._wanted(deadline)
+        if isinstance(self._start, int):
+            await self._check_not_beyond(wanted, self._start, deadline)
+        if self._assigned:  # by assign(), meanwhile
+            return
+        self._assigned = True
+        if isinstance(self._start, int):
+            fetcher.assign_at(dict.fromkeys(wanted, self._start))
         else:
-            await self._assign_all(fetcher, _policy(start))
-        chosen = list(fetcher.core.readings)
-        await fetcher.resolved(chosen, self._config.request_timeout_ms / 1000)
+            fetcher.assign(wanted, _policy(self._start))
+            await fetcher.resolved(wanted, deadline)
 
-    async def _go_to(self, fetcher: Fetcher, start: Start) -> None:
-        chosen = list(fetcher.core.readings)
-        if isinstance(start, int):
-            for where in chosen:
-                fetcher.seek(where, start)
-        else:
-            fetcher.seek_by(chosen, _policy(start))
+    async def _wanted(self, deadline: Deadline) -> list[TopicPartition]:
+        if self._partitions is None:
+            return await self._all_partitions(deadline)
+        wanted = partitions_of(
+            (topic, number) for topic in self._topics for number in self._partitions
+        )
+        await self._check_exist(wanted, deadline)
+        return wanted
 
-    async def _ready(self) -> Fetcher:
-        await self.start()
-        return self._open()
+    async def _check_not_beyond(
+        self, wanted: list[TopicPartition], start: int, deadline: Deadline
+    ) -> None:
+        """F6's policy is for positions that fell out later, not for a start that never was."""
+        cluster = self._binding.cluster()
+        ends = await list_edges(cluster, wanted, LATEST, deadline)
+        for where, end in ends.items():
+            if start > end:
+                raise beyond_the_end(where, start, end)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -84,24 +95,30 @@ class AsyncReader(AsyncConsumer):
 
     async def begin_to_end(self) -> dict[TopicPartition, int]:
         """Prepare `read_to_end`: the end offsets it stops at."""
-        await self.start()
+        deadline = self._deadline()
+        fetcher = await self._ready(deadline)
         self._give_back()
-        return await self.end_offsets()
+        ends = await self._offsets((), LATEST, deadline)
+        fetcher.focus(ends)
+        return ends
 
     async def refill_until(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Fetch more of an iteration that stops at `ends`; False when it is complete."""
-        while not self.chunk:
-            records = await self._collect(self._config.max_poll_records, 60.0, ends)
+        while not self.handout.ready:
+            records = await self._collect(self._config.max_poll_records, self._turn(), ends)
             if records is None:
                 return False
-            self.chunk.extend(records)
+            self.handout.ready.extend(records)
         return True
 
     async def read_to_end(self) -> AsyncIterator[Record]:
-        """Every record up to the end offsets seen at the call, then stop."""
+        """Every record up to the end offsets seen at the call, then stop.
+
+        Paused partitions are left out.
+        """
         ends = await self.begin_to_end()
-        while self.chunk or await self.refill_until(ends):
-            yield self.chunk.popleft()
+        while self.handout.ready or await self.refill_until(ends):
+            yield self.handout.ready.popleft()
 
 
 def _policy(start: str | datetime) -> str | int:

@@ -34,10 +34,11 @@ from octavo.client.messaging.bulk import (
     chunks,
 )
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer, When
+from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.leaving import leave, say_waiting
+from octavo.client.messaging.limits import When
 from octavo.client.messaging.loop_thread import LoopThread
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
@@ -213,7 +214,10 @@ class Consumer:
         return self._thread.run(self._async.assignment())
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at `offset`; buffered records of the partition are dropped (F8)."""
+        """Continue at `offset`; buffered records of the partition are dropped (F8).
+
+        An offset beyond the end is no position: the next poll raises OffsetOutOfRange.
+        """
         self._thread.run(self._async.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -279,13 +283,12 @@ class Consumer:
             raise
 
     def __iter__(self) -> Iterator[Record]:
-        chunk = self._async.chunk
+        handout = self._async.handout
         while True:
-            while chunk:
-                yield chunk.popleft()
+            while handout.ready:  # the body may seek, pause or assign
+                yield handout.ready.popleft()
             if not self._thread.run(self._async.refill()):
                 return
-            chunk = self._async.chunk
 
     def close(self, timeout: float | None = None) -> None:
         """Stop reading. Iterations and polls under way end. Closing twice is harmless."""
@@ -321,15 +324,18 @@ class Reader(Consumer):
         return self
 
     def read_to_end(self) -> Iterator[Record]:
-        """Every record up to the end offsets seen at this call, then stop."""
+        """Every record up to the end offsets seen at this call, then stop.
+
+        Paused partitions are left out.
+        """
         ends = self._thread.run(self._reader.begin_to_end())
         return self._until(ends)
 
     def _until(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
+        handout = self._reader.handout
         while True:
-            chunk = self._reader.chunk
-            while chunk:
-                yield chunk.popleft()
+            while handout.ready:
+                yield handout.ready.popleft()
             if not self._thread.run(self._reader.refill_until(ends)):
                 return
 

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.client.messaging.aio import AsyncClient, consumer_config, producer_config
 from octavo.client.messaging.config import ClientConfig, ProducerConfig, parse_servers
-from octavo.client.messaging.consumer import epoch_ms
+from octavo.client.messaging.limits import epoch_ms
 from octavo.runtime.errors import ConfigError
 
 CLIENT = ClientConfig()

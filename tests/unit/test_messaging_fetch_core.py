@@ -13,6 +13,7 @@ from octavo.client.messaging.fetch_core import (
     Plan,
     Reading,
 )
+from octavo.client.messaging.handout import Handout
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
@@ -288,3 +289,76 @@ def test_reassignment_keeps_the_state_of_kept_partitions() -> None:
     (fresh,) = core.assign([P1])
     assert fresh.where == P1
     assert core.buffered_bytes == 0
+
+
+def test_paused_buffers_are_given_up_when_another_partition_needs_the_room() -> None:
+    core = made(prefetch=100)
+    core.seek(P0, 0)
+    answer(core, ask(core), {P0: log(50)})
+    core.take_records(3)
+    core.reading(P0).paused = True
+    core.seek(P1, 0)
+    assert [one.reading.where for one in ask(core).asks] == [P1]
+    assert core.buffered_bytes == 0
+    core.reading(P0).paused = False
+    answer(core, ask(core), {P0: log(50)})
+    assert core.take_records(1)[0].offset == 3  # fetched again: nothing is lost with the buffer
+
+
+def test_nothing_is_asked_for_behind_the_ends_of_the_reading_under_way() -> None:
+    core = made()
+    core.seek(P0, 5)
+    core.seek(P1, 0)
+    core.ends = {P0: 5, P1: 2}
+    assert [one.reading.where for one in ask(core).asks] == [P1]
+    core.ends = None
+    assert [one.reading.where for one in ask(core).asks] == [P0]
+
+
+def test_each_broker_gets_its_share_of_the_budget() -> None:
+    core = made(prefetch=1000)
+    core.seek(P0, 0)
+    core.seek(P1, 0)
+    core.reading(P1).owner = "b"
+    assert ask(core).max_bytes == 500
+
+
+@pytest.mark.parametrize("what", ["error", "paused", "asked", "full", "past"])
+def test_what_waits_for_something_else_has_no_time_to_wake_for(what: str) -> None:
+    core = made(partition=10)
+    reading = only_p0(core)
+    reading.retry_at_s = 3.0
+    assert core.next_retry_s("a", 2.0) == 3.0
+    match what:
+        case "error":
+            reading.error = RequestRejected("no")
+        case "paused":
+            reading.paused = True
+        case "asked":
+            reading.asked = True
+        case "full":
+            reading.retry_at_s = 0.0
+        case _:
+            reading.retry_at_s = 1.0
+    assert core.next_retry_s("a", 2.0) is None
+
+
+def test_handout_parks_releases_forgets_and_keeps_order() -> None:
+    core = made()
+    core.seek(P0, 0)
+    core.seek(P1, 0)
+    answer(core, ask(core), {P0: log(3), P1: log(3)})
+    handout = Handout()
+    handout.ready.extend(core.take_records(10))
+    first = handout.take(1)[0]
+    other = P1 if first.topic_partition == P0 else P0
+    handout.park([other])
+    assert {record.topic_partition for record in handout.ready} == {first.topic_partition}
+    assert handout.first_offset(other) == 0
+    handout.release([other])
+    assert [r.offset for r in handout.ready if r.topic_partition == other] == [0, 1, 2]
+    handout.park([other])
+    handout.keep([other])
+    assert (list(handout.ready), handout.first_offset(first.topic_partition)) == ([], None)
+    assert [record.offset for record in handout.drain()] == [0, 1, 2]
+    assert handout.first_offset(other) is None
