@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from octavo.bookie.config import BookieConfig
@@ -40,7 +40,7 @@ from octavo.metadata.bookies import CookieCatalog
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import StorageFailed
+from octavo.runtime.errors import HistoryInDoubt, StorageFailed
 from octavo.runtime.telemetry import get_logger
 
 STREAM = 0
@@ -79,7 +79,12 @@ def _is_empty(names: list[str]) -> bool:
 
 
 class Booter:
-    """Runs the boot of one data directory."""
+    """Runs the boot of one data directory.
+
+    Args:
+        claim: makes sure that no other process serves under this id, or raises; awaited before the
+            identity in the metadata store is created or replaced (B-28).
+    """
 
     def __init__(
         self,
@@ -89,9 +94,11 @@ class Booter:
         *,
         clock: Clock,
         entropy: Entropy,
+        claim: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._disk = disk
+        self._claim = claim
         self._cookies = cookies
         self._clock = clock
         self._entropy = entropy
@@ -132,7 +139,11 @@ class Booter:
         judgement = await identity.compare(directory_empty=_is_empty(names))
         if judgement.kind is BootKind.DOUBTFUL:
             await self._renew(identity, [judgement.cause])
+        elif judgement.kind is BootKind.RENEWED:
+            self._renewed = True
+            _log.error("renewal-goes-on", incarnation=str(identity.cookie.incarnation))
         elif judgement.kind is BootKind.NEW:
+            await self._claim()
             await identity.create()
         await asyncio.to_thread(self._disk.make_dir, self._journal_dir)
         index = await self._open_index(identity, normal=judgement.kind is BootKind.NORMAL)
@@ -140,7 +151,7 @@ class Booter:
             normal = judgement.kind is BootKind.NORMAL
             evidence = await asyncio.to_thread(self._evidence, identity, normal)
             journal = await self._replay(identity, index, uuid.UUID(instance), callbacks, evidence)
-            await identity.bump(journal.segment)
+            await identity.bump_directory(journal.segment)
         except BaseException:
             await asyncio.to_thread(self._durable_file.close)
             await asyncio.to_thread(index.close)
@@ -161,24 +172,28 @@ class Booter:
             return
         cause = "; ".join(causes)
         if not self._config.accept_data_loss:
-            raise StorageFailed(
+            raise HistoryInDoubt(
                 f"bookie {self._config.bookie_id!r} cannot trust its history: {cause}",
                 hint=ACCEPT_HINT,
             )
+        await self._claim()
         await identity.renew()
         self._renewed = True
         _log.error("new-incarnation", cause=cause, incarnation=str(identity.cookie.incarnation))
 
     async def _open_index(self, identity: Identity, *, normal: bool) -> EntryIndex:
         """The index of this directory; a lost one makes the history doubtful (B-23)."""
-        expected = identity.expected_directory.encode()
         try:
             index = await self._new_index()
         except StorageFailed as error:
             await self._renew(identity, [error.cause])
             return await self._replace_index()
         found = await asyncio.to_thread(index.identity)
-        if found == expected or (found is None and not normal):
+        if found is None:
+            known = not normal
+        else:
+            known = found.decode("ascii", "replace") in identity.known_directories
+        if known:
             return index
         try:
             await self._renew(identity, ["the index is missing or of another directory"])

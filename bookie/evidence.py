@@ -16,7 +16,7 @@ from octavo.bookie.journal.durable_file import DurableFile
 from octavo.bookie.journal.segment import Position
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import IllegalStateError, OctavoError
 from octavo.runtime.telemetry import get_logger
 
 FINISH_TIMEOUT_S = 5.0
@@ -80,6 +80,8 @@ class EvidenceKeeper:
                 self._counted = position.segment
             if position != self._published and (idle or due or last):
                 await self._publish(position)
+        except IllegalStateError:
+            raise  # another process goes by this identity (B-28)
         except OctavoError as error:
             # R7: an outage of the metadata store does not stop writes; the next step tries again.
             if not self._away:

@@ -15,24 +15,40 @@ import pathlib
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.journal.replay import Evidence
 from octavo.bookie.journal.segment import HEADER_BYTES, START, Position
 from octavo.metadata.bookies import Cookie, CookieCatalog, VersionedCookie
 from octavo.runtime.disk import Disk
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import KeyExists, MetadataCorrupt, StorageFailed, VersionConflict
+from octavo.runtime.errors import (
+    IllegalStateError,
+    KeyExists,
+    MetadataCorrupt,
+    StorageDamaged,
+    StorageFailed,
+    StorageUnavailable,
+    UnknownOutcome,
+    UnsupportedVersion,
+    VersionConflict,
+)
+from octavo.runtime.telemetry import get_logger
 
 COOKIE_FILE = "cookie"
 FIRST_COOKIE_FILE = "cookie.first"
-"""What a new bookie is about to register: lets a first boot that was cut short be told from a lost
-cookie."""
+"""The first cookie of the incarnation that this directory is about to register: tells a first boot,
+or a renewal, that was cut short from a lost or foreign directory. Of no use afterwards."""
 LOCK_FILE = "LOCK"
 DIRECTORY_ROLE = "data"
 
 ACCEPT_HINT = (
-    "restore the right directory, or start once with -X accept_data_loss=true: the bookie then "
-    "gets a new incarnation, and what it lost is copied back from the other replicas"
+    "restore the right directory if it exists. Else start once with -X accept_data_loss=true; it "
+    "costs: the bookie takes a new incarnation, none of its copies counts any more, and records "
+    "whose other copies are lost too are lost for good"
 )
+
+
+_log = get_logger("octavo.bookie.identity")
 
 
 class BootKind(Enum):
@@ -41,6 +57,8 @@ class BootKind(Enum):
     NEW = "new"
     RESUMED = "resumed"
     """A first boot that was cut short before it served anything."""
+    RENEWED = "renewed"
+    """A renewal that was cut short after it was committed: it goes on (B-25)."""
     NORMAL = "normal"
     DOUBTFUL = "doubtful"
     """The history is in doubt (B-23): only with accept-data-loss, under a new incarnation."""
@@ -62,20 +80,12 @@ def judge_cookies(
     *,
     directory_empty: bool,
     intended: Cookie | None = None,
+    damage: str = "",
 ) -> Judgement:
-    """B-27; `intended` is what this directory's interrupted first boot wanted to register. Raises
+    """B-27; `intended` is what this directory's interrupted first boot or renewal wanted to
+    register, `damage` says what is wrong with a local cookie that cannot be read. Raises
     StorageFailed for mixes that no data-loss command may override."""
-    if local is not None:
-        if local.bookie_id != bookie_id:
-            raise StorageFailed(
-                f"the data directory belongs to bookie {local.bookie_id!r}, this is {bookie_id!r}",
-                hint="check --id and --data",
-            )
-        if local.instance_id != instance_id:
-            raise StorageFailed(
-                f"the data directory belongs to cluster {local.instance_id}, not {instance_id}",
-                hint="check --metadata and --data",
-            )
+    _check_owner(bookie_id, instance_id, local)
     if stored is None:
         if local is not None:
             raise StorageFailed(
@@ -88,10 +98,33 @@ def judge_cookies(
                 hint="give a new bookie an empty directory",
             )
         return Judgement(BootKind.NEW)
-    if local is None and stored == intended:
-        return Judgement(BootKind.RESUMED)
+    # The counter moves only after the directory has its cookie, so it is part of the comparison.
+    if intended == stored and (local is None or local.incarnation != stored.incarnation):
+        return Judgement(BootKind.RENEWED if stored.salvage else BootKind.RESUMED)
+    if damage:
+        return Judgement(BootKind.DOUBTFUL, damage)
     if local is None:
         return Judgement(BootKind.DOUBTFUL, "the data directory lost its cookie, or was replaced")
+    return _judge_both(bookie_id, stored, local)
+
+
+def _check_owner(bookie_id: str, instance_id: str, local: Cookie | None) -> None:
+    if local is not None:
+        if local.bookie_id != bookie_id:
+            raise StorageFailed(
+                f"the data directory belongs to bookie {local.bookie_id!r}, this is {bookie_id!r}",
+                hint="check --id and --data",
+            )
+        if local.instance_id != instance_id:
+            raise StorageFailed(
+                f"the data directory belongs to cluster {local.instance_id}, not {instance_id}",
+                hint="check --metadata and --data",
+            )
+
+
+def _judge_both(bookie_id: str, stored: Cookie, local: Cookie) -> Judgement:
+    if local.incarnation in stored.salvage:
+        return Judgement(BootKind.DOUBTFUL, "the directory is of an older incarnation")
     if stored.directories != local.directories:
         raise StorageFailed(
             f"the directory is not the one bookie {bookie_id!r} registered",
@@ -117,7 +150,7 @@ class DirectoryLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
-            raise StorageFailed(
+            raise StorageUnavailable(
                 f"{data_dir} is in use by another process",
                 hint="two bookies never share a data directory",
             ) from None
@@ -128,15 +161,16 @@ class DirectoryLock:
 
 
 def read_local_cookie(data_dir: pathlib.Path, disk: Disk, name: str = COOKIE_FILE) -> Cookie | None:
-    """The directory's cookie; raises StorageFailed when it cannot be trusted."""
+    """A cookie of the directory; raises StorageDamaged when it cannot be trusted, OSError."""
+    path = data_dir / name
     try:
-        data = disk.read(data_dir / name)
+        data = disk.read(path)
     except FileNotFoundError:
         return None
     try:
         return Cookie.from_bytes(data)
     except MetadataCorrupt as error:
-        raise StorageFailed(f"{data_dir / name} is damaged: {error.cause}") from error
+        raise StorageDamaged(f"{path} is damaged: {error.cause}", file=str(path)) from error
 
 
 class Identity:
@@ -159,8 +193,8 @@ class Identity:
         self._instance_id = instance_id
         self._stored: VersionedCookie | None = None
         self._cookie: Cookie | None = None
-        self.expected_directory = ""
-        """Uuid of the directory the store's cookie named when this boot began."""
+        self.known_directories: frozenset[str] = frozenset()
+        """Uuids of this directory according to the cookies when this boot began."""
         self._bumping = asyncio.Lock()  # one bump at a time; held across I/O on purpose
 
     @property
@@ -173,13 +207,18 @@ class Identity:
     async def compare(self, *, directory_empty: bool) -> Judgement:
         """Read both cookies and judge them."""
         self._stored = await self._catalog.read_cookie(self._bookie_id)
-        local = await asyncio.to_thread(read_local_cookie, self._data_dir, self._disk)
-        intended = await asyncio.to_thread(
-            read_local_cookie, self._data_dir, self._disk, FIRST_COOKIE_FILE
-        )
+        damage = ""
+        try:
+            local = await asyncio.to_thread(read_local_cookie, self._data_dir, self._disk)
+        except StorageDamaged as error:
+            local, damage = None, error.cause
+        intended = await asyncio.to_thread(self._read_intended)
         stored = self._stored.cookie if self._stored else None
-        if stored is not None:
-            self.expected_directory = stored.directories.get(DIRECTORY_ROLE, "")
+        self.known_directories = frozenset(
+            cookie.directories[DIRECTORY_ROLE]
+            for cookie in (stored, local)
+            if cookie is not None and DIRECTORY_ROLE in cookie.directories
+        )
         judgement = judge_cookies(
             self._bookie_id,
             self._instance_id,
@@ -187,13 +226,32 @@ class Identity:
             local,
             directory_empty=directory_empty,
             intended=intended,
+            damage=damage,
         )
         if judgement.kind is BootKind.NORMAL and local is not None and stored is not None:
             # Only the store's copy follows the log; a boot must not put it back.
             self._cookie = replace(local, durable_up_to=stored.durable_up_to)
-        elif judgement.kind is BootKind.RESUMED:
+        elif judgement.kind in (BootKind.RESUMED, BootKind.RENEWED):
             self._cookie = stored
         return judgement
+
+    def _read_intended(self) -> Cookie | None:
+        """Only needed after a boot that was cut short: what cannot be read is of no use."""
+        try:
+            return read_local_cookie(self._data_dir, self._disk, FIRST_COOKIE_FILE)
+        except (StorageDamaged, UnsupportedVersion, OSError) as error:
+            _log.warning("first-cookie-unreadable", cause=str(error))
+            return None
+
+    async def _write_cookie(self, cookie: Cookie, name: str) -> None:
+        """Put a cookie into the directory; raises StorageFull or OSError."""
+        path = self._data_dir / name
+        try:
+            await asyncio.to_thread(self._disk.replace, path, cookie.to_bytes())
+        except OSError as error:
+            if is_full(error):
+                raise from_os_error(f"the cookie {path} cannot be written", error) from error
+            raise
 
     async def create(self) -> None:
         """A new bookie: the store's cookie first, which must not exist (B-27)."""
@@ -203,9 +261,7 @@ class Identity:
             incarnation=self._entropy.uuid(),
             directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
         )
-        await asyncio.to_thread(
-            self._disk.replace, self._data_dir / FIRST_COOKIE_FILE, cookie.to_bytes()
-        )
+        await self._write_cookie(cookie, FIRST_COOKIE_FILE)
         try:
             self._stored = await self._catalog.create_cookie(cookie)
         except KeyExists:
@@ -214,7 +270,12 @@ class Identity:
 
     async def renew(self) -> None:
         """B-25: a new incarnation, committed before anything is served; the old one goes to
-        salvage."""
+        salvage.
+
+        Killed before the store's cookie has changed, nothing has happened. Killed after it, the
+        next boot finds the store's cookie in FIRST_COOKIE_FILE and goes on (`RENEWED`), until the
+        directory's own cookie is written, which is the last step of a boot's replay.
+        """
         if self._stored is None:
             raise StorageFailed("there is no incarnation to replace")
         old = self._stored.cookie
@@ -225,6 +286,7 @@ class Identity:
             durable_up_to=(0, 0),  # what the old incarnation proved may be what was lost
             directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
         )
+        await self._write_cookie(cookie, FIRST_COOKIE_FILE)
         try:
             self._stored = await self._catalog.update_cookie(self._stored, cookie)
         except VersionConflict:
@@ -251,28 +313,65 @@ class Identity:
         return found
 
     async def publish(self, durable_up_to: Position) -> None:
-        """Tell the cluster how far the log is durable; raises MetadataUnavailable and its like."""
+        """Tell the cluster how far the log is durable; raises as `bump()` does."""
         async with self._bumping:
-            if self._stored is None:
-                raise StorageFailed("identity is not established yet")
-            cookie = replace(
+            self._cookie = replace(
                 self.cookie, durable_up_to=(durable_up_to.segment, durable_up_to.offset)
             )
-            self._stored = await self._catalog.update_cookie(self._stored, cookie)
-            self._cookie = cookie
+            await self._publish_cookie()
 
-    async def bump(self, segment: int) -> None:
-        """Raise the boot counter to the newest segment's number, in the directory first.
+    async def bump_directory(self, segment: int) -> None:
+        """Raise the boot counter to the newest segment's number, in the directory only: the store
+        follows once this process has won the registration (B-28), see `publish_cookie()`.
 
         A counter of the directory below the store's means that the directory was rolled back; a
         newest segment below the directory's counter means that segments were lost (B-23, B-27).
+        Raises StorageFull, or OSError.
         """
         async with self._bumping:
-            if self._stored is None:
-                raise StorageFailed("identity is not established yet")
-            bumped = replace(self.cookie, boot_counter=max(self.cookie.boot_counter, segment))
-            await asyncio.to_thread(
-                self._disk.replace, self._data_dir / COOKIE_FILE, bumped.to_bytes()
-            )
-            self._cookie = bumped
-            self._stored = await self._catalog.update_cookie(self._stored, bumped)
+            await self._bump_directory(segment)
+
+    async def bump(self, segment: int) -> None:
+        """Raise the boot counter in the directory, then in the store.
+
+        Raises StorageFull or MetadataUnavailable: both pass, the next call makes up for it; OSError
+        (B-8); IllegalStateError when another process goes by this identity (B-28).
+        """
+        async with self._bumping:
+            await self._bump_directory(segment)
+            await self._publish_cookie()
+
+    async def publish_cookie(self) -> None:
+        """Bring the store's cookie to the directory's; raises as `bump()` does."""
+        async with self._bumping:
+            await self._publish_cookie()
+
+    async def _bump_directory(self, segment: int) -> None:
+        bumped = replace(self.cookie, boot_counter=max(self.cookie.boot_counter, segment))
+        await self._write_cookie(bumped, COOKIE_FILE)
+        self._cookie = bumped
+
+    async def _publish_cookie(self) -> None:
+        if self._stored is None:
+            raise StorageFailed("identity is not established yet")
+        try:
+            self._stored = await self._catalog.update_cookie(self._stored, self.cookie)
+        except (VersionConflict, UnknownOutcome):
+            # An earlier update of ours may have happened after all; go on from what is there.
+            found = await self._catalog.read_cookie(self._bookie_id)
+            if found is None or not self._is_behind(found.cookie):
+                raise IllegalStateError(
+                    f"another process changed the cookie of {self._bookie_id!r}",
+                    hint="give each process its own id and data folder, or stop the other one",
+                ) from None
+            self._stored = await self._catalog.update_cookie(found, self.cookie)
+
+    def _is_behind(self, found: Cookie) -> bool:
+        """True if `found` can be an earlier state of our own cookie."""
+        mine = self.cookie
+        return (
+            found.incarnation == mine.incarnation
+            and found.directories == mine.directories
+            and found.boot_counter <= mine.boot_counter
+            and tuple(found.durable_up_to) <= tuple(mine.durable_up_to)
+        )

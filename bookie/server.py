@@ -22,7 +22,12 @@ from octavo.bookie.space import SpaceGauge
 from octavo.bookie.storage.index_writer import IndexWriter
 from octavo.bookie.storage.reads import EntryReader, SegmentFiles
 from octavo.bookie.store import BookieStore
-from octavo.metadata.bookies import BookieRegistrar, BookieRegistration, CookieCatalog
+from octavo.metadata.bookies import (
+    BookieRegistrar,
+    BookieRegistration,
+    CookieCatalog,
+    wait_unregistered,
+)
 from octavo.metadata.connect import root_of
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
@@ -148,7 +153,14 @@ class BookieServer:
         cookies = CookieCatalog(
             self._metadata, self._paths, clock=self._clock, entropy=self._entropy
         )
-        booter = Booter(config, self._disk, cookies, clock=self._clock, entropy=self._entropy)
+        booter = Booter(
+            config,
+            self._disk,
+            cookies,
+            clock=self._clock,
+            entropy=self._entropy,
+            claim=self._claim,
+        )
         self._booted = await booter.boot(Callbacks(self._sink, self.fail, self._on_roll))
         self._assemble(self._booted)
         await self._measure_space()
@@ -157,7 +169,6 @@ class BookieServer:
         port = self._listener.sockets[0].getsockname()[1]
         self.wire_address = f"{host}:{port}"
         state = self._desired_state()
-        self._apply(state)
         self._registrar = BookieRegistrar(
             self._metadata,
             self._paths,
@@ -173,7 +184,11 @@ class BookieServer:
             entropy=self._entropy,
             on_taken=self._on_taken,
         )
+        # Until the cluster knows this boot, requests get NOT_READY: a process that loses the
+        # registration to another one has changed nothing that the other one relies on (B-28).
         await self._registrar.register(config.registration_wait_s)
+        await self._booted.identity.publish_cookie()
+        self._apply(state)
         self._tasks.spawn(self._watch_disk(), name="watch disk")
         self._tasks.spawn(self._watch_sync(), name="watch sync")
         self._tasks.spawn(self._keep_state(), name="keep state")
@@ -187,6 +202,16 @@ class BookieServer:
             wire=self.wire_address,
             control=self.control_address,
             state=state,
+        )
+
+    async def _claim(self) -> None:
+        config = self.config
+        await wait_unregistered(
+            self._metadata,
+            self._paths,
+            config.bookie_id,
+            config.registration_wait_s,
+            clock=self._clock,
         )
 
     def _assemble(self, booted: Booted) -> None:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from octavo.metadata.directory import Directory
 from octavo.metadata.paths import Paths
-from octavo.metadata.registration import TAKEN_WAIT_S, Registration
+from octavo.metadata.registration import RETRY_S, TAKEN_WAIT_S, Registration
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore
 from octavo.proto import records_pb2
@@ -187,6 +187,26 @@ class BookieRegistrar:
         )
         await registration.establish(taken_wait_s)
         return registration
+
+
+async def wait_unregistered(
+    store: MetadataStore, paths: Paths, bookie_id: str, wait_s: float, *, clock: Clock
+) -> None:
+    """Return once no process is registered under this id; its session may have to end first.
+
+    Raises IllegalStateError when one still is after `wait_s` (B-28), MetadataUnavailable.
+    """
+    reads = SettledWrites(store, clock)
+    give_up = clock.monotonic() + wait_s
+    for key in (paths.bookie_rw(bookie_id), paths.bookie_ro(bookie_id)):
+        while await reads.read(key) is not None:
+            if clock.monotonic() >= give_up:
+                raise IllegalStateError(
+                    f"{key} is held by another process",
+                    hint="give each process its own id, or stop the other one",
+                    key=key,
+                )
+            await clock.sleep(RETRY_S)
 
 
 # --- cookies and cluster id ------------------------------------------------------------------

@@ -259,7 +259,7 @@ class RealDisk:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            end = _data_end(fd, size)
+            end = min(size, _data_end(fd, size))
             chunks: list[bytes] = []
             position = 0
             while position < end:
