@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import grpc
 
 from octavo.metadata.keys import check_key, check_value
-from octavo.metadata.store import SessionState, Unsubscribe, Versioned
+from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
@@ -161,7 +161,9 @@ class EmbeddedStore:
         """The committed value."""
         reply = await self._ask(wire.ClientMessage(get=wire.Get(key=check_key(key))))
         value = reply.value
-        return Versioned(value.value, value.version) if value.found else None
+        if not value.found:
+            return None
+        return Versioned(value.value, Version(value.version, value.life))
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
@@ -172,12 +174,16 @@ class EmbeddedStore:
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""
         check_value(check_key(key), value)
-        put = wire.Put(key=key, value=value, expected_version=expected)
-        return (await self._ask(wire.ClientMessage(put=put))).version.version
+        put = wire.Put(
+            key=key, value=value, expected_version=expected, expected_life=life_of(expected)
+        )
+        return _version(await self._ask(wire.ClientMessage(put=put)))
 
     async def delete(self, key: str, *, expected: int | None) -> None:
         """Delete a key without children."""
-        delete = wire.Delete(key=check_key(key), expected_version=expected)
+        delete = wire.Delete(
+            key=check_key(key), expected_version=expected, expected_life=life_of(expected)
+        )
         await self._ask(wire.ClientMessage(delete=delete))
 
     async def children(self, key: str) -> list[str]:
@@ -380,3 +386,7 @@ class EmbeddedStore:
 def _lost(operation: str, why: str = "") -> UnknownOutcome | MetadataUnavailable:
     cause = f"the reply to {operation} was lost" + (f": {why}" if why else "")
     return UnknownOutcome(cause) if operation in _WRITES else MetadataUnavailable(cause)
+
+
+def _version(reply: wire.ServerMessage) -> Version:
+    return Version(reply.version.version, reply.version.life)

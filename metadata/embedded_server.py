@@ -28,6 +28,7 @@ import grpc
 
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.keys import check_key, check_value
+from octavo.metadata.store import Version, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.channels import server_options
@@ -308,6 +309,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
                 found=found is not None,
                 value=found.value if found else b"",
                 version=found.version if found else 0,
+                life=life_of(found.version) if found else 0,
             )
             return wire.ServerMessage(value=value), []
         if operation == "children":
@@ -330,18 +332,19 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         elif operation == "put":
             put = message.put
             check_value(check_key(put.key), put.value)
-            expected = put.expected_version if put.HasField("expected_version") else None
+            expected = _expected(put)
             version, changed = tree.put(put.key, put.value, expected)
         elif operation == "fetch_add":
             version, changed = tree.fetch_add(check_key(message.fetch_add.key))
         elif operation == "delete":
             delete = message.delete
-            expected = delete.expected_version if delete.HasField("expected_version") else None
+            expected = _expected(delete)
             changed = tree.delete(check_key(delete.key), expected)
             return wire.ServerMessage(done=wire.Done()), changed
         else:
             raise InvalidRequest(f"unknown metadata operation {operation}")
-        return wire.ServerMessage(version=wire.Version(version=version)), changed
+        answer = wire.Version(version=version, life=life_of(version))
+        return wire.ServerMessage(version=answer), changed
 
     def _notify(self, changed: list[str]) -> None:
         if not changed:
@@ -400,3 +403,10 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def _expected(write: wire.Put | wire.Delete) -> Version | None:
+    """What a conditional write names; None: unconditional."""
+    if not write.HasField("expected_version"):
+        return None
+    return Version(write.expected_version, write.expected_life)

@@ -14,23 +14,27 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from octavo.metadata.keys import parent_of, parents_of
-from octavo.metadata.store import Versioned
+from octavo.metadata.store import Version, Versioned, life_of
 from octavo.runtime.errors import IllegalStateError, KeyExists, KeyMissing, VersionConflict
 
 FILE_NAME = "metadata.sqlite3"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
     key TEXT PRIMARY KEY, parent TEXT NOT NULL, value BLOB NOT NULL,
-    version INTEGER NOT NULL, session_id INTEGER NOT NULL
+    version INTEGER NOT NULL, session_id INTEGER NOT NULL, life INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nodes_by_parent ON nodes (parent, key);
 CREATE INDEX IF NOT EXISTS nodes_by_session ON nodes (session_id) WHERE session_id <> 0;
 CREATE TABLE IF NOT EXISTS sessions (
     session_id INTEGER PRIMARY KEY AUTOINCREMENT, secret BLOB NOT NULL, timeout_ms INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS lives (only INTEGER PRIMARY KEY CHECK (only = 1), last INTEGER NOT NULL);
+INSERT OR IGNORE INTO lives (only, last) VALUES (1, 0);
 """
+_ADD_LIFE = "ALTER TABLE nodes ADD COLUMN life INTEGER NOT NULL DEFAULT 0"
+"""What a file of version 1 lacks: its keys are of no known life and compare by version alone."""
 
 
 class SessionRow(NamedTuple):
@@ -68,6 +72,8 @@ class SqliteTree:
             raise IllegalStateError(
                 f"metadata file has version {found}, this build {SCHEMA_VERSION}"
             )
+        if found == 1:
+            self._db.execute(_ADD_LIFE)
         self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -107,8 +113,10 @@ class SqliteTree:
 
     def get(self, key: str) -> Versioned | None:
         """The committed value."""
-        row = self._db.execute("SELECT value, version FROM nodes WHERE key = ?", (key,)).fetchone()
-        return Versioned(bytes(row[0]), row[1]) if row else None
+        row = self._db.execute(
+            "SELECT value, version, life FROM nodes WHERE key = ?", (key,)
+        ).fetchone()
+        return Versioned(bytes(row[0]), Version(row[1], row[2])) if row else None
 
     def children(self, key: str) -> list[str]:
         """Sorted names of direct children."""
@@ -160,16 +168,19 @@ class SqliteTree:
         return changed + self._insert(key, value, session_id)
 
     def _insert(self, key: str, value: bytes, session_id: int) -> list[str]:
+        self._db.execute("UPDATE lives SET last = last + 1")
         self._db.execute(
-            "INSERT INTO nodes (key, parent, value, version, session_id) VALUES (?, ?, ?, 0, ?)",
+            "INSERT INTO nodes (key, parent, value, version, session_id, life) "
+            "SELECT ?, ?, ?, 0, ?, last FROM lives",
             (key, parent_of(key), value, session_id),
         )
         return [key, parent_of(key)]
 
     def _put_in_transaction(self, key: str, value: bytes, expected: int | None) -> int:
-        version = self._version_of(key, expected) + 1
+        found = self._version_of(key, expected)
+        version = Version(found + 1, life_of(found))
         self._db.execute(
-            "UPDATE nodes SET value = ?, version = ? WHERE key = ?", (value, version, key)
+            "UPDATE nodes SET value = ?, version = ? WHERE key = ?", (value, int(version), key)
         )
         return version
 
@@ -181,6 +192,8 @@ class SqliteTree:
             raise VersionConflict(
                 f"{key} has version {found.version}, not {expected}", key=key, found=found.version
             )
+        if life_of(expected) and life_of(expected) != life_of(found.version):
+            raise VersionConflict(f"{key} was created again", key=key)
         return found.version
 
     @contextmanager

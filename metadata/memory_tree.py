@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from octavo.metadata.keys import VERSION_WRAP, parent_of, parents_of
-from octavo.metadata.store import Versioned
+from octavo.metadata.store import Version, Versioned, life_of
 from octavo.runtime.errors import IllegalStateError, KeyExists, KeyMissing, VersionConflict
 
 
@@ -20,6 +20,8 @@ class Node(NamedTuple):
     version: int
     session_id: int
     """The session an ephemeral key lives with; 0 for a lasting one."""
+    life: int = 0
+    """Which creation made it; never given twice."""
 
 
 Changed = list[str]
@@ -30,6 +32,7 @@ class MemoryTree:
 
     def __init__(self, nodes: dict[str, Node] | None = None) -> None:
         self._nodes = nodes if nodes is not None else {}
+        self._lives = 0
 
     def copy(self) -> MemoryTree:
         """The present state, for a follower that lags."""
@@ -37,7 +40,7 @@ class MemoryTree:
 
     def snapshot(self) -> dict[str, Versioned]:
         """All keys, for assertions and oracles."""
-        return {key: Versioned(node.value, node.version) for key, node in self._nodes.items()}
+        return {key: _versioned(node) for key, node in self._nodes.items()}
 
     def damage(self, key: str, *, value: bytes | None = None, version: int | None = None) -> None:
         """Overwrite a key as damage or time travel would: no version step, no watch."""
@@ -50,7 +53,7 @@ class MemoryTree:
     def get(self, key: str) -> Versioned | None:
         """The value and its version."""
         node = self._nodes.get(key)
-        return None if node is None else Versioned(node.value, node.version)
+        return None if node is None else _versioned(node)
 
     def children(self, key: str) -> list[str]:
         """Sorted names of direct children."""
@@ -72,8 +75,8 @@ class MemoryTree:
             elif node.session_id:
                 raise IllegalStateError(f"{parent} is ephemeral and cannot have children")
         for parent in missing:
-            self._nodes[parent] = Node(b"", 0, 0)
-        self._nodes[key] = Node(value, 0, session_id)
+            self._nodes[parent] = Node(b"", 0, 0, self._next_life())
+        self._nodes[key] = Node(value, 0, session_id, self._next_life())
         return 0, [changed for made in (*missing, key) for changed in (made, parent_of(made))]
 
     def put(self, key: str, value: bytes, expected: int | None) -> tuple[int, Changed]:
@@ -81,7 +84,11 @@ class MemoryTree:
         node = self._require(key, expected)
         version = next_version(node.version)
         self._nodes[key] = node._replace(value=value, version=version)
-        return version, [key]
+        return Version(version, node.life), [key]
+
+    def _next_life(self) -> int:
+        self._lives += 1
+        return self._lives
 
     def delete(self, key: str, expected: int | None) -> Changed:
         """Delete a key without children."""
@@ -114,7 +121,13 @@ class MemoryTree:
             raise VersionConflict(
                 f"{key} has version {node.version}, not {expected}", key=key, found=node.version
             )
+        if life_of(expected) not in (0, node.life):
+            raise VersionConflict(f"{key} was created again", key=key)
         return node
+
+
+def _versioned(node: Node) -> Versioned:
+    return Versioned(node.value, Version(node.version, node.life))
 
 
 def next_version(version: int) -> int:

@@ -6,19 +6,42 @@ library type appears here.
 
 Keys are absolute slash paths without a trailing slash; every key may hold a value and children.
 Missing parents are created by `create`. Versions start at 0 and grow by one with every successful
-write. Each operation that loses its reply raises UnknownOutcome (writes) or MetadataUnavailable
-(reads); it is never repeated inside the store (M-3).
+write. A key that is deleted and created again starts at 0 again: a `Version` therefore also says
+which creation of the key it belongs to, and a conditional write that names it fails on any other.
+Each operation that loses its reply raises UnknownOutcome (writes) or MetadataUnavailable (reads);
+it is never repeated inside the store (M-3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
+
+
+class Version(int):
+    """A key's version and, where known, which of the key's lives it belongs to.
+
+    Compares and counts as the plain number. `life` differs between any two creations of one key;
+    0 when it is not known, and then a conditional write compares the number alone.
+    """
+
+    life: int
+
+    def __new__(cls, number: int, life: int = 0) -> Self:
+        """The version `number` of the life `life`."""
+        made = super().__new__(cls, number)
+        made.life = life
+        return made
+
+
+def life_of(version: int | None) -> int:
+    """The life a conditional write is meant for; 0: whichever there is."""
+    return version.life if isinstance(version, Version) else 0
 
 
 class Versioned(NamedTuple):
-    """A value and the version a conditional write must name."""
+    """A value and the version a conditional write must name, a `Version` when a store gave it."""
 
     value: bytes
     version: int
@@ -56,12 +79,14 @@ class MetadataStore(Protocol):
         ...
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
-        """Create `key`, making parents; returns version 0. Raises KeyExists, UnknownOutcome."""
+        """Create `key`, making parents; returns version 0, of no life: read before
+        a conditional write that must not meet the next life. Raises KeyExists, UnknownOutcome.
+        """
         ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
-        """Replace the value if its version is `expected` (None: whatever it is); returns the new
-        version.
+        """Replace the value if its version and life are `expected` (None: whatever they are);
+        returns the new version.
 
         Raises VersionConflict, KeyMissing, UnknownOutcome.
         """

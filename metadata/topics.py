@@ -82,6 +82,8 @@ class Topic:
     created_ms: int = 0
     deleting: bool = False
     """Set before its partitions are removed; such a topic is unknown to clients."""
+    creation_token: bytes = b""
+    """Of the request that made it: recognises a repetition whose first reply was lost."""
 
     def to_bytes(self) -> bytes:
         """The record as stored."""
@@ -93,6 +95,7 @@ class Topic:
             config=dict(self.config),
             created_ms=self.created_ms,
             deleting=self.deleting,
+            creation_token=self.creation_token,
         ).SerializeToString(deterministic=True)
 
     def is_life(self, stored: bytes) -> bool:
@@ -123,6 +126,7 @@ class Topic:
             config=dict(record.config),
             created_ms=record.created_ms,
             deleting=record.deleting,
+            creation_token=record.creation_token,
         )
 
 
@@ -152,6 +156,7 @@ class TopicCatalog:
         config: Mapping[str, str] | None = None,
         *,
         internal: bool = False,
+        creation_token: bytes = b"",
     ) -> VersionedTopic:
         """A new topic.
 
@@ -167,6 +172,7 @@ class TopicCatalog:
                 partitions=partitions,
                 config=dict(config or {}),
                 created_ms=self._clock.wall_ms(),
+                creation_token=creation_token,
             )
         )
         await self._announce()

@@ -8,6 +8,11 @@ session has left), so that reading back after a lost reply is conclusive.
 
 ZooKeeper watches fire once. `_WatchArms` sets them again before anyone is told, so that a reader
 who reads after the callback misses nothing.
+
+A znode's version starts at 0 whenever it is created, and no request can name its `czxid`. So each
+creation also changes a guard (`guard_of`) in the same transaction, and a write that must meet one
+life of a key checks, in its transaction, that the guard stands where it stood before the key was
+read (design.md §12, "Identity, not name").
 """
 
 from __future__ import annotations
@@ -17,9 +22,9 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -30,13 +35,16 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
 )
 from kazoo.handlers.threading import AsyncResult
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 
-from octavo.metadata.keys import check_key, check_value, parents_of
-from octavo.metadata.store import SessionState, Unsubscribe, Versioned
+from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
+from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
 from octavo.metadata.watches import SessionListeners, WatchTable
+from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import (
     ConfigError,
     IllegalStateError,
@@ -59,6 +67,12 @@ CREATE_ROUNDS_MAX = 10
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "max_jitter": 0.4}
 """kazoo's connection attempts: for ever, with back-off and jitter."""
 NO_RETRY = {"max_tries": 0}
+
+GUARDS = "/octavo-guards"
+"""Where creations are counted: one key for all that share a hash of their parent's path."""
+GUARD_COUNT = 64
+GUARD_ROUNDS_MAX = 64
+"""A guarded write is tried this often while other keys of its guard are being created."""
 
 _WRITES = frozenset({"create", "put", "delete", "fetch_add"})
 _ANY_VERSION = -1
@@ -107,6 +121,15 @@ class ZookeeperStore:
                 f"no ZooKeeper server answers at {self._hosts}",
                 hint="check the addresses and that ZooKeeper runs",
             ) from None
+        await self._make_guards()
+
+    async def _make_guards(self) -> None:
+        """Before anything else, so that creations need one round trip; made once per cluster."""
+        guards = [f"{GUARDS}/{number:02x}" for number in range(GUARD_COUNT)]
+        if await self._call("get", partial(self._client.exists_async, guards[-1])) is None:
+            for key in (GUARDS, *guards):  # in order: the last one means that all are there
+                with suppress(KeyExists):
+                    await self._call("create", partial(self._client.create_async, key, b""))
 
     @property
     def session_state(self) -> SessionState:
@@ -132,16 +155,18 @@ class ZookeeperStore:
             value, stat = await self._call("get", lambda: self._client.get_async(key))
         except KeyMissing:
             return None
-        return Versioned(value, stat.version)
+        return Versioned(value, Version(stat.version, stat.czxid))
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
         check_value(check_key(key), value)
+        guard = guard_of(key)
         for _ in range(CREATE_ROUNDS_MAX):
+            transaction = self._client.transaction()
+            transaction.set_data(guard, b"")
+            transaction.create(key, value, ephemeral=ephemeral)
             try:
-                await self._call(
-                    "create", lambda: self._client.create_async(key, value, ephemeral=ephemeral)
-                )
+                await self._commit("create", transaction)
                 return 0
             except KeyMissing:  # a definite answer: a parent is missing and nothing was created
                 await self._create_parents(key)
@@ -159,6 +184,9 @@ class ZookeeperStore:
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""
         check_value(check_key(key), value)
+        if life_of(expected):
+            result = await self._guarded("put", key, expected, value)
+            return Version(cast("ZnodeStat", result).version, life_of(expected))
         version = _ANY_VERSION if expected is None else expected
         stat = await self._call("put", lambda: self._client.set_async(key, value, version))
         return stat.version
@@ -166,8 +194,52 @@ class ZookeeperStore:
     async def delete(self, key: str, *, expected: int | None) -> None:
         """Delete a key without children."""
         check_key(key)
+        if life_of(expected):
+            await self._guarded("delete", key, expected, None)
+            return
         version = _ANY_VERSION if expected is None else expected
         await self._call("delete", lambda: self._client.delete_async(key, version))
+
+    async def _guarded(
+        self, operation: str, key: str, expected: int | None, value: bytes | None
+    ) -> object:
+        """A write that must meet one life of `key`, which ZooKeeper's versions do not tell.
+
+        Every creation changes a guard in the same transaction; so while the guard stands where it
+        stood before the key was looked at, the key is the one that was looked at.
+        """
+        guard, version = guard_of(key), int(expected or 0)
+        for _ in range(GUARD_ROUNDS_MAX):
+            standing = await self._call("get", lambda: self._client.exists_async(guard))
+            found = await self._call("get", lambda: self._client.exists_async(key))
+            if found is None:
+                raise KeyMissing(f"{operation}: the key does not exist")
+            if (found.version, found.czxid) != (version, life_of(expected)):
+                raise VersionConflict(f"{operation}: the key has another version or life")
+            transaction = self._client.transaction()
+            if standing is not None:
+                transaction.check(guard, standing.version)
+            if value is None:
+                transaction.delete(key, version)
+            else:
+                transaction.set_data(key, value, version)
+            try:
+                return (await self._commit(operation, transaction))[-1]
+            except VersionConflict as error:
+                if isinstance(error.__cause__, NotEmptyError):
+                    raise
+                # Looked at again: the key changed, or a neighbour was created.
+        raise MetadataUnavailable(f"{operation}: keys beside {key} are created without a pause")
+
+    async def _commit(self, operation: str, transaction: TransactionRequest) -> list[object]:
+        """Commit; the result of each part, or the error of the first one that was refused."""
+        results = await self._call(operation, transaction.commit_async)
+        for result in results:
+            if isinstance(result, KazooException) and not isinstance(
+                result, RolledBackError | RuntimeInconsistency
+            ):
+                raise _translate(operation, result) from result
+        return results
 
     async def children(self, key: str) -> list[str]:
         """Sorted names of direct children."""
@@ -396,3 +468,8 @@ def _translate(operation: str, error: KazooException) -> OctavoError:
 def _lost(operation: str, why: str) -> UnknownOutcome | MetadataUnavailable:
     cause = f"the reply to {operation} was lost ({why})"
     return UnknownOutcome(cause) if operation in _WRITES else MetadataUnavailable(cause)
+
+
+def guard_of(key: str) -> str:
+    """The key that every creation beside `key` changes."""
+    return f"{GUARDS}/{crc32c(parent_of(key).encode()) % GUARD_COUNT:02x}"

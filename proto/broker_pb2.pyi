@@ -3,6 +3,10 @@
 isort:skip_file
 What applications speak to brokers (design.md §4, §6, §7; spec groups §3, §4).
 Errors of one partition travel in `Error`, gRPC status is for malformed or oversized requests (G4).
+
+A topic's name may be given to another topic after a deletion: `topic_id` (16 bytes) says which life of the
+name is meant. A request with the id of another life is answered INCONSISTENT_TOPIC_ID and does nothing; an
+empty id means "whichever topic has the name now". Replies name the id they are about.
 """
 
 from collections import abc as _abc
@@ -81,6 +85,7 @@ class ProduceBatch(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
     """chosen by the client, unique on this stream"""
     topic: _builtins.str
@@ -89,6 +94,7 @@ class ProduceBatch(_message.Message):
     """-1 all, 1, 0"""
     batch: _builtins.bytes
     """design.md §3: header + body"""
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
@@ -97,10 +103,11 @@ class ProduceBatch(_message.Message):
         partition: _builtins.int = ...,
         acks: _builtins.int = ...,
         batch: _builtins.bytes = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,11 +142,16 @@ class ProduceAck(_message.Message):
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PRODUCER_WAS_UNKNOWN_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
     base_offset: _builtins.int
     """-1: duplicate whose offset is no longer known, or acks=0"""
     append_time_ms: _builtins.int
     duplicate: _builtins.bool
+    producer_was_unknown: _builtins.bool
+    """The owner had no state of this producer when it stored the batch (new to it, expired or evicted): the
+    acknowledgement says nothing about earlier batches (I5).
+    """
     @_builtins.property
     def error(self) -> Global___Error:
         """absent on success"""
@@ -152,10 +164,11 @@ class ProduceAck(_message.Message):
         append_time_ms: _builtins.int = ...,
         duplicate: _builtins.bool = ...,
         error: Global___Error | None = ...,
+        producer_was_unknown: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_offset", b"base_offset", "correlation", b"correlation", "duplicate", b"duplicate", "error", b"error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_offset", b"base_offset", "correlation", b"correlation", "duplicate", b"duplicate", "error", b"error", "producer_was_unknown", b"producer_was_unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -191,10 +204,12 @@ class FetchPartition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
     max_bytes: _builtins.int
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
@@ -202,10 +217,11 @@ class FetchPartition(_message.Message):
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -256,6 +272,7 @@ class FetchedPartition(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     log_start: _builtins.int
@@ -264,6 +281,7 @@ class FetchedPartition(_message.Message):
     next_offset: _builtins.int
     """what the reader must adopt after these batches (F3)"""
     owner_epoch: _builtins.int
+    topic_id: _builtins.bytes
     @_builtins.property
     def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """whole batches as stored"""
@@ -282,10 +300,11 @@ class FetchedPartition(_message.Message):
         next_offset: _builtins.int = ...,
         owner_epoch: _builtins.int = ...,
         error: Global___Error | None = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start", b"log_start", "next_offset", b"next_offset", "owner_epoch", b"owner_epoch", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start", b"log_start", "next_offset", b"next_offset", "owner_epoch", b"owner_epoch", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,17 +543,20 @@ class LookupRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -620,6 +642,7 @@ class ListOffset(_message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     EARLIEST_FIELD_NUMBER: _builtins.int
     LATEST_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     timestamp_ms: _builtins.int
@@ -628,6 +651,7 @@ class ListOffset(_message.Message):
     """the first retained offset"""
     latest: _builtins.bool
     """the end: the offset behind the last readable record"""
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
@@ -636,10 +660,11 @@ class ListOffset(_message.Message):
         timestamp_ms: _builtins.int = ...,
         earliest: _builtins.bool = ...,
         latest: _builtins.bool = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_at: _TypeAlias = _typing.Literal["timestamp_ms", "earliest", "latest"]  # noqa: Y015
     _WhichOneofArgType_at: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
@@ -676,12 +701,14 @@ class ListedOffset(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
     """absent: no record is that late (F6)"""
     timestamp_ms: _builtins.int
     """of the record found by time"""
+    topic_id: _builtins.bytes
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -692,10 +719,11 @@ class ListedOffset(_message.Message):
         offset: _builtins.int | None = ...,
         timestamp_ms: _builtins.int | None = ...,
         error: Global___Error | None = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_timestamp_ms", b"_timestamp_ms", "error", b"error", "offset", b"offset", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_timestamp_ms", b"_timestamp_ms", "error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_timestamp_ms", b"_timestamp_ms", "error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
     _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
@@ -730,6 +758,8 @@ Global___ListOffsetsReply: _TypeAlias = ListOffsetsReply  # noqa: Y015
 
 @_typing.final
 class CreateTopicRequest(_message.Message):
+    """`creation_token`: chosen by the client for one creation; a repetition after a lost reply is recognised by it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -755,8 +785,10 @@ class CreateTopicRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    CREATION_TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
+    creation_token: _builtins.bytes
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -765,10 +797,11 @@ class CreateTopicRequest(_message.Message):
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        creation_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "creation_token", b"creation_token", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -803,15 +836,18 @@ class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -943,17 +979,20 @@ class DescribeLogRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -969,9 +1008,11 @@ class DescribeLogReply(_message.Message):
     BOOKIES_FIELD_NUMBER: _builtins.int
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     high_watermark: _builtins.int
     owner_epoch: _builtins.int
+    topic_id: _builtins.bytes
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInfo]: ...
     @_builtins.property
@@ -987,10 +1028,11 @@ class DescribeLogReply(_message.Message):
         bookies: _abc.Iterable[Global___BookieInfo] | None = ...,
         owner_epoch: _builtins.int = ...,
         error: Global___Error | None = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "owner_epoch", b"owner_epoch", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "owner_epoch", b"owner_epoch", "segments", b"segments", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1004,17 +1046,20 @@ class RollRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    topic_id: _builtins.bytes
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,10 @@
 isort:skip_file
 What applications speak to brokers (design.md §4, §6, §7; spec groups §3, §4).
 Errors of one partition travel in `Error`, gRPC status is for malformed or oversized requests (G4).
+
+A topic's name may be given to another topic after a deletion: `topic_id` (16 bytes) says which life of the
+name is meant. A request with the id of another life is answered INCONSISTENT_TOPIC_ID and does nothing; an
+empty id means "whichever topic has the name now". Replies name the id they are about.
 """
 
 from collections import abc as _abc

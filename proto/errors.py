@@ -48,6 +48,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.FlushTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     e.RequestRejected: _INVALID,
     e.UnknownTopic: grpc.StatusCode.NOT_FOUND,
+    e.InconsistentTopicId: _PRECONDITION,
     e.TopicAlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     e.InvalidTopic: _INVALID,
     e.InvalidPartitions: _INVALID,

@@ -29,14 +29,20 @@ class ProduceItem(NamedTuple):
     acks: int
     batch: Buffer
     """In a parsed message: a view of the message."""
+    topic_id: bytes = b""
+    """Which life of the topic's name is meant; empty: whichever has it now."""
 
 
 def encode_produce(items: Iterable[ProduceItem]) -> bytes:
     """The bytes of a ProduceRequest; every batch is copied once, into it."""
     parts: list[Buffer] = []
-    for correlation, topic, partition, acks, batch in items:
+    for correlation, topic, partition, acks, batch, topic_id in items:
         fields = pb.ProduceBatch(
-            correlation=correlation, topic=topic, partition=partition, acks=acks
+            correlation=correlation,
+            topic=topic,
+            partition=partition,
+            acks=acks,
+            topic_id=topic_id,
         )
         head = fields.SerializeToString() + blob_prefix(_BATCH, len(batch))
         parts.append(blob_prefix(_BATCHES, len(head) + len(batch)) + head)
@@ -58,6 +64,13 @@ def decode_produce(message: Buffer) -> list[ProduceItem]:
         for first, last in spans:  # of a field that comes twice, the last one counts
             batch = view[first:last]
         items.append(
-            ProduceItem(fields.correlation, fields.topic, fields.partition, fields.acks, batch)
+            ProduceItem(
+                fields.correlation,
+                fields.topic,
+                fields.partition,
+                fields.acks,
+                batch,
+                fields.topic_id,
+            )
         )
     return items

@@ -360,6 +360,7 @@ class TopicRecord(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
+    CREATION_TOKEN_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
@@ -367,6 +368,8 @@ class TopicRecord(_message.Message):
     partitions: _builtins.int
     created_ms: _builtins.int
     deleting: _builtins.bool
+    creation_token: _builtins.bytes
+    """of the request that made it"""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -379,10 +382,11 @@ class TopicRecord(_message.Message):
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         created_ms: _builtins.int = ...,
         deleting: _builtins.bool = ...,
+        creation_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "deleting", b"deleting", "format_version", b"format_version", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "creation_token", b"creation_token", "deleting", b"deleting", "format_version", b"format_version", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,6 +33,9 @@ METADATA_TOPICS_MAX = 10_000
 LIST_OFFSETS_MAX = 10_000
 CONCURRENT_READS = 32
 
+_OnePartition = pb.LookupRequest | pb.ListOffset | pb.DescribeLogRequest | pb.RollRequest
+"""Requests that name one partition, perhaps of one life of its topic."""
+
 _log = get_logger("octavo.serving.admin")
 
 
@@ -122,13 +125,13 @@ class AdminService:
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
         """O-2: the owner; takes and loads the partition when it is for this broker."""
         try:
+            if request.topic_id:
+                await self._topics.confirm(request.topic, request.topic_id)
             topic = await self._topics.get_partition(request.topic, request.partition)
             bundle = self._registry.bundle(topic.topic_id, request.partition)
             located = await self._ownership.locate(bundle)
             if self._ownership.owns(bundle):
-                await self._registry.resolve(
-                    request.topic, request.partition, self._config.load_wait_s
-                )
+                await self._resolve(request)
         except OctavoError as error:
             return pb.LookupReply(error=to_wire(error))
         return pb.LookupReply(
@@ -153,7 +156,8 @@ class AdminService:
             listed = pb.ListedOffset(topic=asked.topic, partition=asked.partition)
             try:
                 async with gate:
-                    shell = await self._resolve(asked.topic, asked.partition)
+                    shell = await self._resolve(asked)
+                    listed.topic_id = shell.name.topic_id.bytes
                     await self._find(shell, asked, listed)
             except OctavoError as error:
                 listed.error.CopyFrom(to_wire(error))
@@ -176,8 +180,10 @@ class AdminService:
             case _:
                 raise InvalidRequest("an offset is asked for by time, as earliest or as latest")
 
-    async def _resolve(self, topic: str, partition: int) -> PartitionShell:
-        return await self._registry.resolve(topic, partition, self._config.load_wait_s)
+    async def _resolve(self, asked: _OnePartition) -> PartitionShell:
+        return await self._registry.resolve_life(
+            asked.topic, asked.partition, asked.topic_id, self._config.load_wait_s
+        )
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class AdminService:
         """F133."""
         try:
             topic = await self._topic_admin.create(
-                request.name, request.partitions, dict(request.config)
+                request.name, request.partitions, dict(request.config), request.creation_token
             )
         except OctavoError as error:
             return pb.CreateTopicReply(error=to_wire(error))
@@ -194,7 +200,7 @@ class AdminService:
     async def delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicReply:
         """F134."""
         try:
-            await self._topic_admin.delete(request.name)
+            await self._topic_admin.delete(request.name, request.topic_id)
         except OctavoError as error:
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()
@@ -211,7 +217,7 @@ class AdminService:
     async def describe_log(self, request: pb.DescribeLogRequest) -> pb.DescribeLogReply:
         """F076: segments with their ledger records, as a reader of bookies needs them."""
         try:
-            shell = await self._resolve(request.topic, request.partition)
+            shell = await self._resolve(request)
             infos = await self._segment_infos(shell.described(), shell.high_watermark)
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
@@ -221,6 +227,7 @@ class AdminService:
             segments=infos,
             bookies=_bookie_infos(self._storage.bookies()),
             owner_epoch=shell.owner_epoch,
+            topic_id=shell.name.topic_id.bytes,
         )
 
     async def _segment_infos(
@@ -250,7 +257,7 @@ class AdminService:
     async def roll(self, request: pb.RollRequest) -> pb.RollReply:
         """Close the open segment so that exports see it."""
         try:
-            shell = await self._resolve(request.topic, request.partition)
+            shell = await self._resolve(request)
             async with asyncio.timeout(self._config.unload_deadline_s):
                 return pb.RollReply(high_watermark=await shell.roll())
         except TimeoutError:

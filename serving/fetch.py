@@ -121,9 +121,12 @@ class Fetcher:
         slots = [_Slot(one) for one in asked]
         missing: list[_Slot] = []
         for slot in slots:
-            slot.shell = self._registry.find(slot.asked.topic, slot.asked.partition)
-            if slot.shell is None:
+            asked_id = slot.asked.topic_id
+            shell = self._registry.find(slot.asked.topic, slot.asked.partition)
+            if shell is None or (asked_id and shell.name.topic_id.bytes != asked_id):
                 missing.append(slot)
+            else:
+                slot.shell = shell
         if missing:
             wait_s = max(LOAD_WAIT_MIN_S, max_wait_s)
             await asyncio.gather(*(self._resolve_one(slot, wait_s) for slot in missing))
@@ -131,8 +134,8 @@ class Fetcher:
 
     async def _resolve_one(self, slot: _Slot, wait_s: float) -> None:
         try:
-            slot.shell = await self._registry.resolve(
-                slot.asked.topic, slot.asked.partition, wait_s
+            slot.shell = await self._registry.resolve_life(
+                slot.asked.topic, slot.asked.partition, slot.asked.topic_id, wait_s
             )
         except OctavoError as error:
             slot.error = error
@@ -212,6 +215,7 @@ class Fetcher:
             fields.high_watermark = shell.high_watermark
             fields.last_stable_offset = shell.high_watermark
             fields.owner_epoch = shell.owner_epoch
+            fields.topic_id = shell.name.topic_id.bytes
         if shell is None or slot.error is not None:
             fields.error.CopyFrom(to_wire(slot.error or NotLeader()))
             return PartitionReply(fields, ())

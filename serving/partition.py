@@ -216,7 +216,7 @@ class PartitionShell:
         self._check_room(len(batch), now_s)
         append = self._log.admit(batch, header, now_ms, now_s)
         if header.producer_id >= 0:
-            self._producers.begin(
+            append.producer_was_unknown = self._producers.begin(
                 append.header, append.header.base_offset, append.header.append_time_ms, append
             )
         if acks == ACKS_NONE:
@@ -238,8 +238,8 @@ class PartitionShell:
         if verdict.kind is Kind.ATTACH and verdict.pending is not None:
             verdict.pending.wait(acks, reply)
             return True
-        if verdict.kind is Kind.DUPLICATE:
-            reply(Appended(verdict.base_offset, verdict.append_time_ms, duplicate=True))
+        if verdict.kind is Kind.DUPLICATE and verdict.is_vouched:
+            reply(Appended(verdict.base_offset, verdict.append_time_ms, True, verdict.is_first))
             return True
         raise refusal(self.name, header, verdict)
 
@@ -326,8 +326,8 @@ class PartitionShell:
     # --- acknowledgements ---------------------------------------------------------------------
 
     def _on_done(self, opened: OpenSegment, entry_id: EntryId, error: OctavoError | None) -> None:
-        if opened is not self._open:
-            return  # resolved from the closed ledger's metadata already (ML-6)
+        if opened is not self._open or self.state is PartitionStateName.CLOSED:
+            return  # resolved from the closed ledger's metadata (ML-6), or answered when it ended
         if error is not None:
             opened.settled.set()
             self._wake.set()
@@ -370,8 +370,10 @@ class PartitionShell:
             except OctavoError as error:
                 if not await self._failed_step(error):
                     return
-            if self._closing.is_set() and self._open is None and self._sealed is None:
-                return
+            if self._closing.is_set():
+                if self._open is None and self._sealed is None:
+                    return
+                self._wake.set()  # a list write that was settled late opened a ledger: close it too
 
     async def _step(self) -> None:
         opened = self._open

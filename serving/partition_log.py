@@ -30,6 +30,8 @@ class Appended(NamedTuple):
     base_offset: int
     append_time_ms: int
     duplicate: bool = False
+    producer_was_unknown: bool = False
+    """The owner had no state of the producer: says nothing about earlier batches (I5)."""
 
 
 Answer = Appended | OctavoError
@@ -49,6 +51,7 @@ class Append:
     queued_at_s: float
     entry_id: EntryId | None = None
     first_copy: bool = False
+    producer_was_unknown: bool = False
     waiting_all: list[Reply] = field(default_factory=list[Reply])
     waiting_one: list[Reply] = field(default_factory=list[Reply])
 
@@ -58,7 +61,11 @@ class Append:
 
     def appended(self) -> Appended:
         """The answer on success."""
-        return Appended(self.header.base_offset, self.header.append_time_ms)
+        return Appended(
+            self.header.base_offset,
+            self.header.append_time_ms,
+            producer_was_unknown=self.producer_was_unknown,
+        )
 
     def answer(self, answer: Answer) -> None:
         """Tell everybody who still waits, once."""

@@ -53,6 +53,12 @@ class Verdict(NamedTuple, Generic[T]):
     last_sequence: int = -1
     """OUT_OF_ORDER: the last sequence known, for the client's rule I5."""
     known_epoch: int = -1
+    is_first: bool = False
+    """DUPLICATE of the first batch this state knows, which is not the producer's first: what came
+    before it is not vouched for (I5)."""
+    is_vouched: bool = True
+    """False for a DUPLICATE that is only below what this state knows (I2's row of unknown offset):
+    an earlier, forgotten state may or may not have stored it."""
 
 
 def advance(sequence: int, by: int) -> int:
@@ -86,6 +92,19 @@ class _Producer(Generic[T]):
     window: deque[WindowItem] = field(default_factory=lambda: deque(maxlen=WINDOW))
     pending: deque[_Pending[T]] = field(default_factory=lambda: deque[_Pending[T]]())
     last_used_ms: int = 0
+
+    @property
+    def vouched_from(self) -> int:
+        """The first sequence this state tells the fate of; before it lie batches that an earlier,
+        forgotten state may or may not have stored (I10).
+
+        A full window says enough: of the batches before it a client has none unresolved (I4).
+        """
+        return self.window[0].base_sequence if 0 < len(self.window) < WINDOW else 0
+
+    def vouches_for(self, last_sequence: int) -> bool:
+        """Whether a batch that ends there is certainly stored, given that it is not ahead."""
+        return not self.vouched_from or not _ahead(last_sequence, self.vouched_from)
 
     def confirm(self, item: _Pending[T]) -> None:
         if item.epoch != self.epoch:
@@ -157,6 +176,7 @@ class ProducerStates(Generic[T]):
                         Kind.DUPLICATE,
                         base_offset=done.base_offset,
                         append_time_ms=done.append_time_ms,
+                        is_first=base_sequence != 0 and base_sequence == known.vouched_from,
                     )
         last_durable = known.last_sequence if known.epoch == epoch else -1
         last_known = newest.last_sequence if newest else last_durable
@@ -164,13 +184,19 @@ class ProducerStates(Generic[T]):
             return Verdict(Kind.APPEND)
         # Only what is durable may be called a duplicate: pending batches can still fail (I3).
         if last_durable >= 0 and not _ahead(last_durable, last):
-            return Verdict(Kind.DUPLICATE)
-        # A gap (base > last_seq + 1) or a partial overlap: never split, never drop silently.
-        return Verdict(Kind.OUT_OF_ORDER, last_sequence=last_known)
+            return Verdict(Kind.DUPLICATE, is_vouched=known.vouches_for(last))
+        # A gap (base > last_seq + 1) or a partial overlap: never split, never drop silently. The
+        # client takes the answer as proof, so only a batch ahead hears of pending ones.
+        told = last_known if _ahead(last_known, last) else last_durable
+        return Verdict(Kind.OUT_OF_ORDER, last_sequence=told)
 
-    def begin(self, header: BatchHeader, base_offset: int, append_time_ms: int, token: T) -> None:
-        """Note an append that `decide` allowed; it counts for decisions, not yet as durable."""
+    def begin(self, header: BatchHeader, base_offset: int, append_time_ms: int, token: T) -> bool:
+        """Note an append that `decide` allowed; it counts for decisions, not yet as durable.
+
+        Returns whether the producer was unknown, so that any sequence was accepted (I2).
+        """
         known = self._producers.get(header.producer_id)
+        was_unknown = known is None
         if known is None:
             known = _Producer[T](header.producer_epoch)
             self._producers[header.producer_id] = known
@@ -187,6 +213,7 @@ class ProducerStates(Generic[T]):
         )
         known.last_used_ms = max(known.last_used_ms, append_time_ms)
         self._producers.move_to_end(header.producer_id)
+        return was_unknown
 
     def confirm(self, producer_id: int, token: T) -> None:
         """The oldest pending append of this producer is durable (I3)."""

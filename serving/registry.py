@@ -12,8 +12,12 @@ from collections.abc import Callable
 
 from octavo.metadata.topics import Topic
 from octavo.runtime.errors import (
+    InconsistentTopicId,
+    InvalidPartition,
+    MetadataRefused,
     NotLeader,
     OctavoError,
+    RetriableError,
     UnknownTopic,
 )
 from octavo.runtime.tasks import TaskOwner
@@ -75,6 +79,27 @@ class PartitionRegistry:
         if served is None or not self._ownership().owns(served.bundle):
             return None
         return served.shell
+
+    async def resolve_life(
+        self, topic: str, partition: int, topic_id: bytes, wait_s: float, *, brief: bool = False
+    ) -> PartitionShell:
+        """`resolve`, for one life of the topic's name; empty `topic_id`: whichever has it now.
+
+        Raises InconsistentTopicId besides, when another topic has the name by now.
+        """
+        for is_last in (False, True):
+            try:
+                shell = await self.resolve(topic, partition, wait_s, brief=brief)
+            except (NotLeader, InvalidPartition):
+                # Perhaps judged by what is remembered of an earlier life.
+                if is_last or not topic_id or not await self._topics.confirm(topic, topic_id):
+                    raise
+                continue
+            if not topic_id or shell.name.topic_id.bytes == topic_id:
+                return shell
+            await self._topics.confirm(topic, topic_id)
+            await self._drop(shell, UnknownTopic(f"topic {topic!r} was deleted"))
+        raise NotLeader(f"{topic}-{partition} is being replaced by its topic's next life")
 
     async def resolve(
         self, topic: str, partition: int, wait_s: float, *, brief: bool = False
@@ -158,11 +183,32 @@ class PartitionRegistry:
         except OctavoError as error:
             _log.warning("partition-not-loaded", partition=str(name), cause=str(error))
             return error
+        try:
+            await self._topics.confirm(topic.name, topic.topic_id.bytes, fresh=True)
+        except (UnknownTopic, InconsistentTopicId) as error:
+            await shell.abandon(UnknownTopic(f"topic {topic.name!r} was deleted"))
+            await self._remove_stray(name)
+            return error
+        except OctavoError as error:
+            await shell.abandon(NotLeader(f"{name} is not loaded: {error.cause}"))
+            return error
         if self._stopping or not self._ownership().owns(bundle):
             await shell.close(self._config.unload_deadline_s)
             return NotLeader(f"{name} moved while it was loaded")
+        before = self._served.get((topic.name, partition))
         self._served[(topic.name, partition)] = _Served(shell, bundle)
+        if before is not None:  # the partition of the name's earlier life
+            await before.shell.abandon(UnknownTopic(f"topic {topic.name!r} was deleted"))
         return None
+
+    async def _remove_stray(self, name: PartitionName) -> None:
+        """A list that was made behind the topic's deletion; nothing was ever written under it."""
+        try:
+            found = await self._deps.catalog.read(name.topic_id, name.partition)
+            if found is not None and not found.state.segments and not found.state.trash:
+                await self._deps.catalog.delete(found)
+        except (RetriableError, MetadataRefused) as error:
+            _log.info("stray-list-left", partition=str(name), cause=error.cause)
 
     def _on_gone(self, shell: PartitionShell, reason: OctavoError) -> None:
         """The shell gave up by itself; forget it and free its handles."""
@@ -202,17 +248,13 @@ class PartitionRegistry:
 
     async def check_topics(self) -> None:
         """Drop partitions of topics that were deleted, or deleted and created again."""
-        for name in {shell.name.topic for shell in self.shells()}:
-            topic_id: uuid.UUID | None = None
+        for name, topic_id in {shell.name[:2] for shell in self.shells()}:
             try:
-                topic_id = (await self._topics.get(name)).topic_id
-            except UnknownTopic:
-                topic_id = None
-            except OctavoError:
-                continue
-            for shell in self.shells():
-                if shell.name.topic == name and shell.name.topic_id != topic_id:
-                    await self._drop(shell, UnknownTopic(f"topic {name!r} was deleted"))
+                await self._topics.confirm(name, topic_id.bytes)
+            except (UnknownTopic, InconsistentTopicId):
+                await self.drop_topic(topic_id)
+            except OctavoError as error:
+                _log.info("topic-not-checked", topic=name, cause=error.cause)
 
     def suspended(self) -> None:
         """The session is lost: waiting fetches must look again (G3)."""

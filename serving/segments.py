@@ -139,11 +139,16 @@ def end_of(state: PartitionState) -> int:
 
 
 def closed_segments(state: PartitionState, sealed: Segment | None) -> tuple[Segment, ...]:
-    """Segments with counts, the one included that is closed but not in the list yet."""
+    """Segments with counts, the one included that is closed but not in the list yet.
+
+    Each once: after a list write of unknown outcome the list may have `sealed` already, before
+    the ledger that follows it.
+    """
     segments = state.segments
     if segments and segments[-1].end_offset is None:
-        segments = segments[:-1]
-        if sealed is not None and sealed.last_entry != NO_ENTRY:
+        listed_open, segments = segments[-1], segments[:-1]
+        is_missing = sealed is not None and sealed.ledger_id == listed_open.ledger_id
+        if sealed is not None and is_missing and sealed.last_entry != NO_ENTRY:
             segments = (*segments, sealed)
     return segments
 

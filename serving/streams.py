@@ -96,9 +96,9 @@ class ProduceStream:
             reply = partial(self._reply, one.correlation, len(batch))
             try:
                 shell = self._registry.find(one.topic, one.partition)
-                if shell is None:
-                    shell = await self._registry.resolve(
-                        one.topic, one.partition, LOAD_WAIT_S, brief=True
+                if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
+                    shell = await self._registry.resolve_life(
+                        one.topic, one.partition, one.topic_id, LOAD_WAIT_S, brief=True
                     )
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
@@ -119,6 +119,7 @@ class ProduceStream:
                 base_offset=answer.base_offset,
                 append_time_ms=answer.append_time_ms,
                 duplicate=answer.duplicate,
+                producer_was_unknown=answer.producer_was_unknown,
             )
         self._outbox.append(ack)
         self._answered.set()

@@ -1,5 +1,8 @@
 """Create, list and delete topics (F015, F016, F051, F133-F135, ML-9).
 
+A name is not an identity: a deletion is of the topic that had the name when it was read, or of the
+one the request names by id; a topic created again meanwhile is left alone.
+
 A deletion marks the topic first, so that no owner opens it again; then each partition's list is
 emptied into its trash by compare-and-set (which ends its owner, ledger §8.3), its ledgers are
 closed and deleted, then its record; at last the topic. A crash leaves a marked topic: `resume`
@@ -20,8 +23,10 @@ from octavo.metadata.topics import (
 )
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
+    InconsistentTopicId,
     InvalidConfig,
     InvalidPartitions,
+    InvalidRequest,
     KeyMissing,
     NoSuchLedger,
     OctavoError,
@@ -42,6 +47,7 @@ FENCE_TIMEOUT_S = 5.0
 """Closing a deleted topic's ledger is best effort: admission (6.12) keeps late writers out."""
 CONFIG_ENTRIES_MAX = 64
 LIST_LIMIT_MAX = 1_000
+CREATION_TOKEN_BYTES_MAX = 64
 
 _log = get_logger("octavo.serving.topics")
 
@@ -69,9 +75,16 @@ class TopicAdmin:
         self._drop_topic = drop_topic
         self._deleting: dict[str, asyncio.Lock] = {}
 
-    async def create(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+    async def create(
+        self, name: str, partitions: int, config: Mapping[str, str], creation_token: bytes = b""
+    ) -> Topic:
         """A new topic; raises InvalidTopic, InvalidPartitions, InvalidConfig,
-        InvalidReplicationFactor or TopicAlreadyExists."""
+        InvalidReplicationFactor or TopicAlreadyExists.
+
+        A topic that was made by the same `creation_token` is the answer to a repetition.
+        """
+        if len(creation_token) > CREATION_TOKEN_BYTES_MAX:
+            raise InvalidRequest(f"a creation token of {len(creation_token)} bytes is too long")
         limit = self._config.max_partitions_per_topic
         if not 1 <= partitions <= limit:
             raise InvalidPartitions(f"{partitions} is not between 1 and {limit}")
@@ -79,12 +92,23 @@ class TopicAdmin:
             raise InvalidConfig(f"{len(config)} settings are too many")
         settings = parse_topic_config(config, self._config)
         try:
-            await self._topics.get(name)
+            found = (await self._topics.get(name)).topic
         except UnknownTopic:
             check_replication(settings, self._live_bookies())
         else:
-            raise TopicAlreadyExists(f"topic {name!r} exists", topic=name)
-        return (await self._topics.create(name, partitions, config)).topic
+            return _same_creation(found, creation_token)
+        try:
+            made = await self._topics.create(
+                name, partitions, config, creation_token=creation_token
+            )
+            return made.topic
+        except TopicAlreadyExists as error:
+            if "existing" in error.details:
+                raise
+            return _same_creation(await self._read(name), creation_token)
+
+    async def _read(self, name: str) -> Topic:
+        return (await self._topics.get(name, barrier=True)).topic
 
     async def list(
         self, *, include_internal: bool, after: str, limit: int
@@ -100,11 +124,17 @@ class TopicAdmin:
         ]
         return found[:size], len(found) > size
 
-    async def delete(self, name: str) -> None:
-        """Delete the topic and its data; raises UnknownTopic."""
+    async def delete(self, name: str, topic_id: bytes = b"") -> None:
+        """Delete the topic and its data; with `topic_id` only if it is that one.
+
+        Raises UnknownTopic; InconsistentTopicId when another topic has the name by now.
+        """
         if name.startswith("__"):
             raise UnknownTopic(f"topic {name!r} is internal and cannot be deleted")
-        await self._delete(await self._topics.get(name, barrier=True))
+        found = await self._topics.get(name, barrier=True)
+        if topic_id and found.topic.topic_id.bytes != topic_id:
+            raise _another(found.topic)
+        await self._delete(found)
 
     async def resume(self) -> None:
         """Finish deletions that a crash interrupted."""
@@ -128,7 +158,10 @@ class TopicAdmin:
             try:
                 versioned = await self._topics.mark_deleting(versioned)
             except VersionConflict:
-                versioned = await self._topics.get(versioned.topic.name, barrier=True)
+                found = await self._topics.get(versioned.topic.name, barrier=True)
+                if found.topic.topic_id != versioned.topic.topic_id:
+                    raise _another(found.topic) from None
+                versioned = found
                 if not versioned.topic.deleting:
                     versioned = await self._topics.mark_deleting(versioned)
         topic = versioned.topic
@@ -140,7 +173,10 @@ class TopicAdmin:
                 await self._remove_partition(topic, partition)
 
         await asyncio.gather(*(remove(partition) for partition in range(topic.partitions)))
-        await self._topics.delete(versioned)
+        try:
+            await self._topics.delete(versioned)
+        except VersionConflict:  # somebody else finished this deletion, and the name is in use
+            _log.info("topic-name-in-use-again", topic=topic.name)
         _log.info("topic-deleted", topic=topic.name)
 
     async def _remove_partition(self, topic: Topic, partition: int) -> None:
@@ -176,3 +212,18 @@ class TopicAdmin:
             await self._backend.delete_ledger(ledger_id)
         except NoSuchLedger:
             return
+
+
+def _same_creation(found: Topic, creation_token: bytes) -> Topic:
+    """`found` when this very request made it earlier and its reply was lost (M-3)."""
+    if creation_token and found.creation_token == creation_token and not found.deleting:
+        return found
+    raise TopicAlreadyExists(f"topic {found.name!r} exists", topic=found.name)
+
+
+def _another(found: Topic) -> InconsistentTopicId:
+    return InconsistentTopicId(
+        f"topic {found.name!r} was created again meanwhile: its id is {found.topic_id.hex}",
+        hint="the topic that was meant is gone already; the new one was left alone",
+        topic=found.name,
+    )

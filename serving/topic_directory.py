@@ -6,9 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from octavo.metadata.topics import Topic, TopicCatalog
-from octavo.runtime.errors import InvalidPartition, UnknownTopic
+from octavo.runtime.errors import InconsistentTopicId, InvalidPartition, UnknownTopic
 
 CACHED_TOPICS_MAX = 20_000
+DEAD_IDS_MAX = 1_000
+"""Ids of earlier lives that are remembered, so that clients which still use them cost no read."""
 
 
 class TopicDirectory:
@@ -20,6 +22,7 @@ class TopicDirectory:
         self._cached: OrderedDict[str, Topic] = OrderedDict()
         self._unsubscribe: Callable[[], None] | None = None
         self._generation = 0
+        self._dead: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     def start(self) -> None:
         """Follow changes."""
@@ -53,6 +56,34 @@ class TopicDirectory:
                 if len(self._cached) > CACHED_TOPICS_MAX:
                     self._cached.popitem(last=False)
         return found
+
+    async def confirm(self, name: str, topic_id: bytes, *, fresh: bool = False) -> bool:
+        """Check that the topic which has the name now is `topic_id`; an id never comes back.
+
+        `fresh`: do not trust the cache. Returns True when the store was asked, so that what was
+        decided by the cache before should be decided again.
+
+        Raises InconsistentTopicId when another topic has the name, UnknownTopic when none has.
+        """
+        known = self._cached.get(name)
+        if not fresh and known is not None and known.topic_id.bytes == topic_id:
+            return False
+        if (name, topic_id) not in self._dead:
+            generation = self._generation
+            found = (await self._catalog.get(name, barrier=True)).topic
+            if found.topic_id.bytes == topic_id:
+                if found.deleting:
+                    raise UnknownTopic(f"topic {name!r} is being deleted", topic=name)
+                if generation == self._generation:
+                    self._cached[name] = found
+                return True
+            self._cached.pop(name, None)
+            self._dead[name, topic_id] = None
+            if len(self._dead) > DEAD_IDS_MAX:
+                self._dead.popitem(last=False)
+        raise InconsistentTopicId(
+            f"topic {name!r} was created again: id {topic_id.hex()} is gone", topic=name
+        )
 
     async def get_partition(self, name: str, partition: int) -> Topic:
         """The topic, after checking that it has the partition; raises InvalidPartition."""

@@ -111,6 +111,57 @@ async def test_created_value_has_version_0_and_grows_by_one(
     assert await other.get(f"{root}/a") == Versioned(b"three", 2)
 
 
+async def test_a_write_meant_for_a_key_leaves_the_next_key_of_that_name_alone(
+    store: MetadataStore, other: MetadataStore, root: str
+) -> None:
+    await store.create(f"{root}/a", b"first life")
+    first = await store.get(f"{root}/a")
+    assert first is not None
+    await other.delete(f"{root}/a", expected=first.version)
+    await other.create(f"{root}/a", b"second life")
+    with pytest.raises(VersionConflict):
+        await store.put(f"{root}/a", b"late", expected=first.version)
+    with pytest.raises(VersionConflict):
+        await store.delete(f"{root}/a", expected=first.version)
+    await other.barrier()
+    second = await other.get(f"{root}/a")
+    assert second is not None
+    assert second == Versioned(b"second life", 0)
+    written = await other.put(f"{root}/a", b"written", expected=second.version)
+    assert written == 1
+    await other.delete(f"{root}/a", expected=written)  # a version from a write names its life too
+    assert await other.get(f"{root}/a") is None
+
+
+async def test_a_life_is_told_from_the_next_while_neighbours_come_and_go(
+    store: MetadataStore, other: MetadataStore, root: str
+) -> None:
+    await store.create(f"{root}/a", b"0")
+
+    async def neighbours() -> None:
+        for i in range(20):
+            await other.create(f"{root}/n{i}", b"", ephemeral=True)
+
+    async def update() -> None:
+        for i in range(1, 21):
+            found = await store.get(f"{root}/a")
+            assert found is not None
+            await store.put(f"{root}/a", b"%d" % i, expected=found.version)
+
+    await asyncio.gather(neighbours(), update())
+    assert await store.get(f"{root}/a") == Versioned(b"20", 20)
+
+
+async def test_a_key_with_children_is_not_deleted_whichever_life_is_named(
+    store: MetadataStore, root: str
+) -> None:
+    await store.create(f"{root}/a/b", b"x")
+    found = await store.get(f"{root}/a")
+    assert found is not None
+    with pytest.raises(VersionConflict):
+        await store.delete(f"{root}/a", expected=found.version)
+
+
 async def test_absent_key_reads_none(store: MetadataStore, root: str) -> None:
     assert await store.get(f"{root}/nothing") is None
     assert await store.children(f"{root}/nothing") == []

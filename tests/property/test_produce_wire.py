@@ -20,6 +20,7 @@ items = st.lists(
         int32,
         int32,
         st.binary(max_size=300),
+        st.binary(max_size=16),
     ),
     max_size=6,
 )
@@ -27,7 +28,7 @@ items = st.lists(
 
 def by_runtime(raw: bytes) -> list[ProduceItem]:
     return [
-        ProduceItem(one.correlation, one.topic, one.partition, one.acks, one.batch)
+        ProduceItem(one.correlation, one.topic, one.partition, one.acks, one.batch, one.topic_id)
         for one in pb.ProduceRequest.FromString(raw).batches
     ]
 
@@ -49,6 +50,7 @@ def test_what_the_runtime_writes_is_decoded(given_items: list[ProduceItem]) -> N
             partition=one.partition,
             acks=one.acks,
             batch=bytes(one.batch),
+            topic_id=one.topic_id,
         )
     assert decode_produce(request.SerializeToString()) == given_items
 

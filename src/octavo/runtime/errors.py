@@ -13,7 +13,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── BrokerUnavailable, MetadataUnavailable, UnknownOutcome, Overloaded, ReadUnknown
     │   └── BufferFull, FlushTimeout, CorruptFrame
     ├── RequestRejected                        the request is wrong; repeating it cannot help
-    │   ├── UnknownTopic, TopicAlreadyExists, InvalidTopic, InvalidPartitions
+    │   ├── UnknownTopic, InconsistentTopicId, TopicAlreadyExists, InvalidTopic, InvalidPartitions
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
     │   ├── MessageTooLarge, InvalidRecord, CorruptBatch, InvalidTimestamp, OffsetOutOfRange
     │   ├── NoOffsetForPartition, LogTruncated, UnsupportedVersion, WrongCluster
@@ -237,6 +237,13 @@ class UnknownTopic(RequestRejected):
 
     code = "UNKNOWN_TOPIC"
     default_hint = "create it with `octavo topic create NAME`"
+
+
+class InconsistentTopicId(RequestRejected):
+    """The topic of this name is another one than the request means: it was created again."""
+
+    code = "INCONSISTENT_TOPIC_ID"
+    default_hint = "the topic was deleted and created again under its name; nothing was done to it"
 
 
 class TopicAlreadyExists(RequestRejected):
