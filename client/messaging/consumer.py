@@ -54,7 +54,7 @@ class AsyncConsumer:
         self._binding = binding
         self._topics = topics
         self._config = config
-        self._fetcher: Fetcher | None = None
+        self.fetcher: Fetcher | None = None
         self._assigned = False
         self._closed = False
         self._opening: asyncio.Task[OctavoError | None] | None = None
@@ -67,9 +67,9 @@ class AsyncConsumer:
         cluster = self._binding.cluster()
         if self._closed:
             raise IllegalStateError("the consumer is closed", hint="create a new one")
-        if self._fetcher is None:
-            self._fetcher = Fetcher(cluster, self._config)
-        return self._fetcher
+        if self.fetcher is None:
+            self.fetcher = Fetcher(cluster, self._config)
+        return self.fetcher
 
     def _deadline(self) -> Deadline:
         """Of a call without a timeout of its own: everything it does together."""
@@ -139,8 +139,8 @@ class AsyncConsumer:
         self._closed = True
         self._binding.forget(self)
         self.handout.drain()
-        if self._fetcher is not None:
-            await self._fetcher.close()
+        if self.fetcher is not None:
+            await self.fetcher.close()
 
     async def __aenter__(self) -> Self:
         self._binding.cluster()
@@ -157,7 +157,7 @@ class AsyncConsumer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes fetched and not handed out yet."""
-        return 0 if self._fetcher is None else self._fetcher.core.buffered_bytes
+        return 0 if self.fetcher is None else self.fetcher.core.buffered_bytes
 
     # --- assignment and positions ---------------------------------------------------------------
 
@@ -382,14 +382,14 @@ class AsyncConsumer:
 
     def untake_arrow(self, taken: Sequence[StoredBatch] | None) -> None:
         """Batches that reached nobody: continue with the first of them; nothing is skipped (F9)."""
-        if self._fetcher is None:
+        if self.fetcher is None:
             return
         first: dict[TopicPartition, int] = {}
         for item in taken or ():
             first.setdefault(item.where, item.first_offset)
         for where, offset in first.items():
-            if where in self._fetcher.core.readings:
-                self._fetcher.seek(where, offset)
+            if where in self.fetcher.core.readings:
+                self.fetcher.seek(where, offset)
 
     def _give_back(self) -> None:
         """Records of an iteration not yielded yet: read them again, now as Arrow."""
@@ -400,10 +400,10 @@ class AsyncConsumer:
         first: dict[TopicPartition, int] = {}
         for record in records:
             first.setdefault(record.topic_partition, record.offset)
-        if self._fetcher is not None:
+        if self.fetcher is not None:
             for where, offset in first.items():
-                if where in self._fetcher.core.readings:
-                    self._fetcher.seek(where, offset)
+                if where in self.fetcher.core.readings:
+                    self.fetcher.seek(where, offset)
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""

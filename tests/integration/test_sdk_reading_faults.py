@@ -70,6 +70,8 @@ async def test_f8_an_iteration_follows_seek_pause_resume_and_assign(client: Asyn
                         await consumer.assign([zero])
                     case 9:
                         break
+                    case _:
+                        pass
         assert seen[:5] == [(0, 0), (0, 1), (0, 2), (0, 10), (0, 11)]
         assert seen[5:7] == [(1, 0), (1, 1)]
         assert seen[7:] == [(0, 12), (0, 13)]
@@ -280,10 +282,10 @@ async def test_every_call_keeps_one_deadline_over_all_its_steps_and_retries(
     await fill(client, "one", 3)
     for broker in fake.brokers:  # takes requests and answers none
         broker.faults.release_metadata.clear()
-    client._binding.cluster().views.clear()
-    consumer = client.consumer("one", request_timeout_ms=600)
-    reader = client.reader("one", request_timeout_ms=600)
-    admin = client.admin
+    fresh = AsyncClient(fake.bootstrap)
+    consumer = fresh.consumer("one", request_timeout_ms=600)
+    reader = fresh.reader("one", request_timeout_ms=600)
+    admin = fresh.admin
     for call in (
         consumer.position(ONE),
         consumer.seek_to_end(ONE),
@@ -294,7 +296,7 @@ async def test_every_call_keeps_one_deadline_over_all_its_steps_and_retries(
         admin.describe_topic("one", timeout=0.6),
         admin.describe_log("one", 0, timeout=0.6),
         admin.create_topic("fresh", timeout=0.6),  # made; its metadata do not come
-        client.connect(timeout=0.6),
+        fresh.connect(timeout=0.6),
     ):
         start = time.monotonic()
         with contextlib.suppress(BrokerUnavailable, RequestTimedOut):
@@ -302,6 +304,7 @@ async def test_every_call_keeps_one_deadline_over_all_its_steps_and_retries(
         assert time.monotonic() - start < 2.0, call
     for broker in fake.brokers:
         broker.faults.release_metadata.set()
+    await fresh.close()
 
 
 async def test_a_change_without_an_answer_is_of_unknown_outcome(
@@ -338,7 +341,7 @@ async def test_an_error_nobody_read_yet_costs_no_requests(
     await fill(client, "one", 1)
     plans = 0
     async with client.reader("one") as reader:
-        fetcher = reader._fetcher
+        fetcher = reader.fetcher
         assert fetcher is not None
         plain = fetcher.core.plan
 
@@ -360,8 +363,8 @@ async def test_an_error_is_raised_although_other_partitions_have_records(
     await fill(client, "orders", 500, 0)
     async with client.reader("orders") as reader:
         assert await reader.poll(1, timeout=LIMIT_S)
-        assert reader._fetcher is not None
-        reader._fetcher.core.reading(TopicPartition("orders", 1)).error = LedgerConflict("damaged")
+        assert reader.fetcher is not None
+        reader.fetcher.core.reading(TopicPartition("orders", 1)).error = LedgerConflict("damaged")
         with pytest.raises(LedgerConflict):
             await reader.poll(1, timeout=LIMIT_S)
         assert await reader.poll(1, timeout=LIMIT_S)
@@ -394,8 +397,8 @@ async def test_a_fault_of_our_own_is_raised_by_poll_and_ends_no_task(
             if place == "finding the range":
                 await consumer.seek(ONE, 1)
             elif place == "looking up positions":
-                assert consumer._fetcher is not None
-                consumer._fetcher.seek_by([ONE], "earliest")
+                assert consumer.fetcher is not None
+                consumer.fetcher.seek_by([ONE], "earliest")
             elif place == "finding the owner":
                 await consumer.assign([])
                 await consumer.assign([ONE])
