@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from octavo.client.messaging.reader import AsyncReader
     from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
     from octavo.client.messaging.sync import Admin, Client, Consumer, Producer, Reader
+else:  # a type checker must not see this: with it every misspelt name would be an `object`
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{home}"), name)

@@ -19,30 +19,49 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "Admin": "octavo.client.messaging",
-    "AsyncClient": "octavo.client.messaging",
-    "Client": "octavo.client.messaging",
-    "Record": "octavo.client.messaging",
-    "RecordMetadata": "octavo.client.messaging",
-    "TopicPartition": "octavo.client.messaging",
-}
-
-__all__ = ["Admin", "AsyncClient", "Client", "Record", "RecordMetadata", "TopicPartition"]
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncReader",
+    "Client",
+    "Consumer",
+    "Producer",
+    "Reader",
+    "Record",
+    "RecordMetadata",
+    "SendFuture",
+    "SendReport",
+    "TopicPartition",
+]
 
 if TYPE_CHECKING:
     from octavo.client.messaging import (
         Admin,
+        AsyncAdmin,
         AsyncClient,
+        AsyncConsumer,
+        AsyncProducer,
+        AsyncReader,
         Client,
+        Consumer,
+        Producer,
+        Reader,
         Record,
         RecordMetadata,
+        SendFuture,
+        SendReport,
         TopicPartition,
     )
+else:  # a type checker must not see this: with it every misspelt name would be an `object`
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+        return getattr(import_module("octavo.client.messaging"), name)
 
 
-def __getattr__(name: str) -> object:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

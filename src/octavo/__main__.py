@@ -1,54 +1,18 @@
-"""Entry point of the `octavo` command: runs it and turns whatever happened into an exit code."""
+"""Entry point of the `octavo` command. Loads nothing that the SDK alone does not have."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
 
-import typer
-
-from octavo.cli.app import app
-from octavo.cli.failures import ExitCode, OutputClosed, report, say_error
-
-
-def run(words: Sequence[str]) -> int:
-    """Run one command line and return its exit code; nothing is raised."""
-    try:
-        code = app(list(words), prog_name="octavo", standalone_mode=False)
-        sys.stdout.flush()
-    except (OutputClosed, BrokenPipeError):
-        _discard_output()
-        return ExitCode.OK
-    except typer.BadParameter as error:
-        return _usage(error)
-    except typer.Abort:
-        say_error("stopped: nothing was changed", "")
-        return ExitCode.ERROR
-    except typer.TyperException as error:
-        return _usage(error)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence
-        return report(error)
-    return code if isinstance(code, int) else ExitCode.OK
-
-
-def _usage(error: typer.TyperException) -> int:
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "octavo")
-    message = getattr(error, "format_message", error.__str__)()
-    say_error(message, f"see `{path} --help`")
-    return ExitCode.USAGE
-
-
-def _discard_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+from octavo.cli.failures import report
 
 
 def main() -> None:
     """Console script."""
+    try:
+        from octavo.cli.program import run  # loads the `cli` extra, which may not be here
+    except ModuleNotFoundError as error:
+        sys.exit(report(error))
     sys.exit(run(sys.argv[1:]))
 
 

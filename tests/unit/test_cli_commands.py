@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from octavo.__main__ import run
 from octavo.cli.failures import ExitCode
 from octavo.cli.produce import json_key, lines
+from octavo.cli.program import run
 from octavo.cli.session import parse_settings
 from octavo.runtime.errors import ConfigError, InvalidRecord
 

@@ -46,6 +46,29 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
 )
 
 
+EXTRA_OF = {
+    "grpc_health": "cli",
+    "kazoo": "server",
+    "psutil": "cli",
+    "pydantic": "server",
+    "pydantic_settings": "server",
+    "pyspark": "spark",
+    "rocksdict": "server",
+    "structlog": "server",
+    "typer": "cli",
+}
+"""Packages that the SDK alone does not need, and the extra of Octavo that brings each."""
+
+
+def missing_package(error: ModuleNotFoundError) -> tuple[str, str] | None:
+    """Cause and hint when a package of one of our extras is not installed, else None."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRA_OF.get(package)
+    if extra is None:
+        return None
+    return f"this needs the package {package}", f"pip install 'octavo[{extra}]'"
+
+
 def exit_code_for(error: BaseException) -> ExitCode:
     """The first matching class of the table decides; anything unknown is 1."""
     return next((code for cls, code in _BY_CLASS if isinstance(error, cls)), ExitCode.ERROR)
@@ -59,6 +82,8 @@ def report(error: BaseException) -> ExitCode:
     if isinstance(error, errors.OctavoError):
         usage_hint = "see the command's --help" if code is ExitCode.USAGE else ""
         say_error(error.cause, error.hint or usage_hint)
+    elif isinstance(error, ModuleNotFoundError) and (missing := missing_package(error)):
+        say_error(*missing)
     elif isinstance(error, KeyboardInterrupt):
         pass
     elif isinstance(error, OSError):
