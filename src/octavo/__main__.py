@@ -10,7 +10,8 @@ from octavo.cli.failures import report
 def main() -> None:
     """Console script."""
     try:
-        from octavo.cli.program import run  # loads the `cli` extra, which may not be here
+        # Imported here: loads the packages of the `cli` extra, which may not be installed.
+        from octavo.cli.program import run
     except ModuleNotFoundError as error:
         sys.exit(report(error))
     sys.exit(run(sys.argv[1:]))
