@@ -214,7 +214,7 @@ def no_placeholder(source: Source) -> Iterator[Complaint]:
                 yield node.lineno, "NotImplementedError: use a Protocol, or leave it out"
 
 
-LOCAL_IMPORTS_ALLOWED = ("src/octavo/cli/", "spark/source.py")
+LOCAL_IMPORTS_ALLOWED = ("src/octavo/__main__.py", "src/octavo/cli/", "spark/source.py")
 """Commands must start fast, and Spark pickles the source into workers; each place says so."""
 
 
