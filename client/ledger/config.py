@@ -47,6 +47,11 @@ class LedgerClientConfig:
     """W-10: bytes of all handles, every copy counted, not answered."""
     quarantine_s: float = 60.0
     """How long a bookie that failed is avoided for new ensembles (3.4)."""
+    replacement_retry_s: float = 5.0
+    """How long a bookie that failed is not tried again as a replacement in an open ledger; twice
+    as long after each further failure (C-2)."""
+    replacement_retry_max_s: float = 60.0
+    """Longest such pause."""
     min_domains_per_write_set: int = 2
     """3.8: fault domains every write set should span."""
     enforce_domains: bool = False

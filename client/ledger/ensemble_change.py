@@ -7,7 +7,7 @@ settling of a lost reply. When to change, and what follows, is `QuorumCore`'s bu
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum_actions import CommitEnsemble, FailedSlot
+from octavo.client.ledger.tally import ack_reachable
 from octavo.metadata.bookies import BookieDirectory, BookieRegistration
 from octavo.metadata.ledgers import (
     LedgerCatalog,
@@ -71,6 +72,45 @@ def domain_of(bookie: BookieRegistration | None) -> str:
     return (bookie.fault_domain if bookie is not None else "") or DEFAULT_DOMAIN
 
 
+def spares_for(
+    failed: Mapping[int, Member],
+    ensemble: Sequence[Member],
+    live: Sequence[BookieRegistration],
+    quorum: Quorum,
+    *,
+    pool: BookiePool,
+    entropy: Entropy,
+    rule: DomainRule,
+    proven: Callable[[Member], bool],
+) -> dict[int, Candidate]:
+    """C-2: replacements among bookies that did not fail lately, or have proven to answer again.
+
+    Others are taken as well when without them some write set could not reach Qa any more: then
+    there is nothing to lose.
+    """
+    domains = {b.bookie_id: domain_of(b) for b in live}
+    members = [Candidate(m, domains.get(m.bookie_id, DEFAULT_DOMAIN)) for m in ensemble]
+    candidates = candidates_of(live)
+    suspects, now = pool.suspects, pool.now
+    usable = [
+        c
+        for c in candidates
+        if not suspects.is_suspect(c.member, now)
+        or (not suspects.is_resting(c.member, now) and proven(c.member))
+    ]
+    quarantined = pool.quarantined()
+    found = choose_replacements(
+        failed, members, usable, quorum, entropy=entropy, quarantined=quarantined, rule=rule
+    )
+    left = {slot for slot in failed if slot not in found}
+    if ack_reachable(left, quorum):
+        return found
+    avoid = quarantined | {c.member.bookie_id for c in candidates if c not in usable}
+    return choose_replacements(
+        failed, members, candidates, quorum, entropy=entropy, quarantined=avoid, rule=rule
+    )
+
+
 class EnsembleChanger:
     """Shared by all writing handles of one client."""
 
@@ -112,18 +152,19 @@ class EnsembleChanger:
     ) -> Choice | None:
         """C-2; None while the metadata store is away, because nothing could be committed."""
         self._pool.quarantine(f.member.bookie_id for f in failed if f.quarantine)
+        for slot in failed:
+            self._pool.suspects.failed(slot.member, self._pool.now)
         if self._store.session_state is not SessionState.CONNECTED:
             return None
-        live = self._directory.live()
-        domains = {b.bookie_id: domain_of(b) for b in live}
-        found = choose_replacements(
+        found = spares_for(
             {f.slot: f.member for f in failed},
-            [Candidate(m, domains.get(m.bookie_id, DEFAULT_DOMAIN)) for m in ensemble],
-            candidates_of(live),
+            ensemble,
+            self._directory.live(),
             quorum,
+            pool=self._pool,
             entropy=self._entropy,
-            quarantined=self._pool.quarantined(),
             rule=self.rule(),
+            proven=lambda member: self._answers(member, waiter),
         )
         revived = [f.slot for f in failed if f.slot not in found and self._is_back(f, waiter)]
         return Choice(
@@ -143,8 +184,12 @@ class EnsembleChanger:
         found = self._directory.find(failed.member)
         if found is None or found.state != "rw":
             return False
+        return self._answers(failed.member, waiter)
+
+    def _answers(self, member: Member, waiter: Waiter) -> bool:
+        """True when the bookie is connected; else dial, and tell `waiter` once it is."""
         try:
-            channel = self._pool.channel(failed.member.bookie_id, "add")
+            channel = self._pool.channel(member.bookie_id, "add")
         except BookieUnavailable:
             return False
         if not channel.ready:

@@ -1,8 +1,8 @@
 """All connections of one process to bookies, and what they share (P-1, W-10, 3.9).
 
 Owns one channel per (bookie address, purpose), the flush that runs once per turn of the event
-loop, the 100 ms timeout wheel, the process-wide budget of bytes in flight, and the quarantine
-list.
+loop, the 100 ms timeout wheel, the process-wide budget of bytes in flight, and what is remembered
+of bookies that failed: the quarantine list, and the suspects.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.connection import BookieChannel
+from octavo.client.ledger.suspects import Suspects
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import BookieUnavailable
@@ -95,6 +96,10 @@ class BookiePool:
         self._ticking: dict[Ticking, None] = {}
         self._throttled: dict[Ticking, None] = {}
         self._quarantined: dict[str, float] = {}  # bookie id -> until
+        self.suspects = Suspects(
+            initial_s=config.replacement_retry_s, max_s=config.replacement_retry_max_s
+        )
+        """Bookies that are not taken for spares just because they are registered (C-2)."""
 
     def start(self) -> None:
         """Start the timeout wheel; needs a running loop."""
@@ -155,7 +160,9 @@ class BookiePool:
 
     def lift_quarantine(self, bookie_ids: Iterable[str]) -> None:
         """These bookies may be used again at once."""
-        for bookie_id in bookie_ids:
+        chosen = list(bookie_ids)
+        self.suspects.forgive(chosen)
+        for bookie_id in chosen:
             self._quarantined.pop(bookie_id, None)
 
     def quarantined(self) -> set[str]:

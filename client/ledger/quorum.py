@@ -111,6 +111,7 @@ class QuorumCore:
         self._lengths: deque[int] = deque()  # cumulative length of each pending entry
         self._stamps: deque[tuple[int, float]] = deque()  # (first entry added at, time)
         self._next_change_at = now
+        self._full_burst_at = now  # when `change_burst` changes are free again
         self._idle_since = now
         self._unreachable_since: float | None = None
         self._lap_at_tick: EntryId = NO_ENTRY
@@ -256,10 +257,17 @@ class QuorumCore:
         `revived` are failed slots without a spare whose own bookie, in the same incarnation,
         answers again: they get what they missed above the LAC, and no metadata changes. Older
         entries they missed stay at Qa copies until the replica check repairs them (C-8).
+
+        More than `change_burst` changes in a row are spaced by `change_interval_s`: the handle goes
+        on, or waits, with the ensemble it has.
         """
         if self.state is HandleState.STOPPED or not self.changing:
             return _NOTHING
         actions = self._revive(revived)
+        if chosen and not self._may_change(now):
+            self.changing = False
+            self._sweep()
+            return actions
         if not chosen:
             self.changing = False
             self._next_change_at = now + self.limits.change_retry_s
@@ -422,6 +430,16 @@ class QuorumCore:
             return self._go_on_degraded("the ledger had too many ensemble changes", now)
         self.changing = True
         return [ChooseReplacements(self.failed)]
+
+    def _may_change(self, now: float) -> bool:
+        """Take one from the budget of changes, a token bucket; else set when to ask again."""
+        interval_s = self.limits.change_interval_s
+        allowed_at = self._full_burst_at - (self.limits.change_burst - 1) * interval_s
+        if now < allowed_at:
+            self._next_change_at = allowed_at
+            return False
+        self._full_burst_at = max(self._full_burst_at, now) + interval_s
+        return True
 
     def _revive(self, slots: Sequence[int]) -> list[Action]:
         if not slots:

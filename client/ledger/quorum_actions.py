@@ -47,6 +47,10 @@ class QuorumLimits(NamedTuple):
     explicit_lac_idle_s: float = 0.1
     refusal_retry_s: float = 0.1
     max_ensemble_changes: int = 100
+    change_burst: int = 5
+    """Ensemble changes a handle may make without a pause (3.6)."""
+    change_interval_s: float = 5.0
+    """After these, one more per so many seconds."""
     ensemble_changes_enabled: bool = True
     min_domains_for_ack: int = 1
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.config import LedgerClientConfig
-from octavo.client.ledger.ensemble_change import DEFAULT_DOMAIN, candidates_of, domain_of
-from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
+from octavo.client.ledger.ensemble_change import spares_for
+from octavo.client.ledger.placement import DomainRule
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.recovery import (
     Aborted,
@@ -142,17 +142,18 @@ class LedgerRecovery:
 
     def _spares(self, metadata: LedgerMetadata, action: ChooseSpares) -> dict[int, Member]:
         """R-18: spare bookies for a local ensemble change."""
-        live = self._directory.live()
-        domains = {b.bookie_id: domain_of(b) for b in live}
         self._pool.quarantine(member.bookie_id for _, member in action.failed)
-        found = choose_replacements(
+        for _, member in action.failed:
+            self._pool.suspects.failed(member, self._pool.now)
+        found = spares_for(
             dict(action.failed),
-            [Candidate(m, domains.get(m.bookie_id, DEFAULT_DOMAIN)) for m in action.ensemble],
-            candidates_of(live),
+            action.ensemble,
+            self._directory.live(),
             metadata.quorum,
+            pool=self._pool,
             entropy=self._entropy,
-            quarantined=self._pool.quarantined(),
             rule=DomainRule(self._config.min_domains_per_write_set),
+            proven=lambda _member: False,  # a next attempt may find it connected
         )
         return {slot: candidate.member for slot, candidate in found.items()}
 

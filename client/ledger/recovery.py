@@ -23,6 +23,8 @@ from octavo.runtime.ids import NO_ENTRY, EntryId, Member
 from octavo.runtime.invariant import invariant
 
 _NEGATIVE = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
+LOCAL_CHANGES_MAX = 100
+"""Local ensemble changes of one attempt (R-18): each is a fragment of the record (M-6)."""
 DEFAULT_WINDOW = 8
 """Entries read ahead and written back at once (R-4)."""
 
@@ -321,7 +323,7 @@ class RecoveryCore:
             return []
         self._choosing = False
         actions: list[RecoveryAction] = []
-        if chosen:
+        if chosen and self._generation < LOCAL_CHANGES_MAX:
             self._generation += 1
             for slot, member in chosen.items():
                 self._members[slot] = member
