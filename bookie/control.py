@@ -12,6 +12,7 @@ from grpc_health.v1.health import aio as health
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
 from octavo.proto.channels import server_options
+from octavo.runtime.address import join_address
 
 SERVICE = "octavo.bookie.BookieControl"
 STOP_GRACE_S = 1.0
@@ -43,7 +44,7 @@ class ControlServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port."""
         await self.set_serving(False)
-        bound = self._server.add_insecure_port(f"{host}:{port}")
+        bound = self._server.add_insecure_port(join_address(host, port))
         await self._server.start()
         return bound
 

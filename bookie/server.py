@@ -33,6 +33,7 @@ from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
+from octavo.runtime.address import bare_host, join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk, RealDisk
 from octavo.runtime.entropy import Entropy
@@ -149,7 +150,7 @@ class BookieServer:
         config = self.config
         control_port = await self._control.start(config.host, config.control_port)
         host = config.advertised_host or config.host
-        self.control_address = f"{host}:{control_port}"
+        self.control_address = join_address(host, control_port)
         cookies = CookieCatalog(
             self._metadata, self._paths, clock=self._clock, entropy=self._entropy
         )
@@ -165,9 +166,9 @@ class BookieServer:
         self._assemble(self._booted)
         await self._measure_space()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._accept, config.host, config.port)
+        self._listener = await loop.create_server(self._accept, bare_host(config.host), config.port)
         port = self._listener.sockets[0].getsockname()[1]
-        self.wire_address = f"{host}:{port}"
+        self.wire_address = join_address(host, port)
         state = self._desired_state()
         self._registrar = BookieRegistrar(
             self._metadata,

@@ -13,6 +13,7 @@ from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.zookeeper import ZookeeperStore
+from octavo.runtime.address import split_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError
@@ -49,9 +50,7 @@ def parse_url(url: str) -> MetadataUrl:
 
 
 def _check_host(url: str, host: str) -> None:
-    name, colon, port = host.rpartition(":")
-    if not name or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{host!r} in {url!r} is not host:port")
+    split_address(host, what=f"metadata URL {url!r}: host")
 
 
 def root_of(url: str) -> str:

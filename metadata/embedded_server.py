@@ -32,6 +32,7 @@ from octavo.metadata.store import Version, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.channels import server_options
+from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy, SystemEntropy
 from octavo.runtime.errors import (
@@ -159,7 +160,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
                 await self._end(session, expired=True)
         server = self._server = grpc.aio.server(options=server_options())
         metastore_pb2_grpc.add_MetaStoreServicer_to_server(self, server)
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(join_address(host, port))
         await server.start()
         self._keeper.spawn(self._sweep(), name="sweep")
         return bound

@@ -25,6 +25,7 @@ from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.channels import server_options
 from octavo.proto.errors import abort
+from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError, InvalidRequest, OctavoError
@@ -150,7 +151,7 @@ class BrokerServer:
         )
         self._server = server
         port = self._listen(server)
-        self.address = config.advertised_address or f"{config.host}:{port}"
+        self.address = config.advertised_address or join_address(config.host, port)
         me = BrokerInfo(
             config.broker_id, self.address, self._entropy.token(), self._clock.wall_ms()
         )
@@ -203,7 +204,7 @@ class BrokerServer:
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 
     def _listen(self, server: grpc.aio.Server) -> int:
-        where = f"{self.config.host}:{self.config.port}"
+        where = join_address(self.config.host, self.config.port)
         try:
             return server.add_insecure_port(where)
         except RuntimeError as error:

@@ -36,6 +36,7 @@ from octavo.proto.bookie_wire import (
 )
 from octavo.proto.errors import status_error
 from octavo.proto.framed import FramedConnection
+from octavo.runtime.address import split_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -367,7 +368,7 @@ class BookieChannel:
 
     async def _dial_once(self) -> None:
         loop = asyncio.get_running_loop()
-        host, _, port = self.address.rpartition(":")
+        host, port = split_address(self.address, what="address of a bookie")
         hello: asyncio.Future[Frame] = loop.create_future()
 
         def first(_connection: FramedConnection, frame: Frame) -> None:
@@ -386,7 +387,7 @@ class BookieChannel:
             _, connection = await loop.create_connection(
                 lambda: FramedConnection(first, ended, max_frame_bytes=HELLO_FRAME_BYTES_MAX),
                 host,
-                int(port),
+                port,
             )
             try:
                 connection.send([self._hello()])

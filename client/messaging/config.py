@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
 
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from octavo.runtime.address import join_address, split_address
 from octavo.runtime.errors import ConfigError
 
 _log = logging.getLogger("octavo.client")
@@ -101,15 +102,8 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
         text = part.strip()
         if not text:
             continue
-        host, colon, port = text.rpartition(":")
-        if text.endswith("]") or not colon:  # bare host or bare IPv6 literal in brackets
-            out.append(f"{text}:{DEFAULT_PORT}")
-            continue
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError(
-                f"bootstrap server {text!r} is not host:port", hint="for example localhost:7650"
-            )
-        out.append(text)
+        host, port = split_address(text, default_port=DEFAULT_PORT, what="bootstrap server")
+        out.append(join_address(host, port))
     if not out:
         raise ConfigError("no bootstrap server given", hint='for example Client("localhost:7650")')
     return tuple(dict.fromkeys(out))

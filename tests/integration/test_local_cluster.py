@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -12,7 +13,9 @@ import pytest
 
 from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
+from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError, NotReady
+from octavo.supervisor import ports
 from octavo.testing import LocalCluster
 from tests.fix_zookeeper import ZookeeperServer
 
@@ -114,6 +117,47 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: pathlib.Path) 
     with pytest.raises(NotReady, match=r"broker-1.*bundles"):
         cluster.start()
     assert all(entry.pid == 0 for entry in cluster.processes.values())
+
+
+def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Path) -> None:
+    """Starting, asking and stopping the copy touches no process of the original."""
+    with LocalCluster(bookies=1, data=tmp_path / "first") as first:
+        with Client(first.bootstrap_servers) as client:
+            client.admin.create_topic("t", partitions=1)
+        write(first.bootstrap_servers, "t", 10)
+        shutil.copytree(tmp_path / "first", tmp_path / "copy")
+        for words in (["status"], ["down"]):
+            command = [sys.executable, "-m", "octavo", *words, "--data", str(tmp_path / "copy")]
+            said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            assert "not running" in said.stdout + said.stderr
+        with LocalCluster(bookies=1, data=tmp_path / "copy") as copy:
+            assert copy.bootstrap_servers != first.bootstrap_servers
+            assert read(copy.bootstrap_servers, "t") == list(range(10))
+        assert {entry.state for entry in first.processes.values()} == {"ready"}
+        assert read(first.bootstrap_servers, "t") == list(range(10))
+
+
+def test_servers_listen_and_are_reached_on_ipv6(tmp_path: pathlib.Path) -> None:
+    if not ports.is_free("::1", 0):
+        pytest.skip("no IPv6 loopback on this machine")
+    port = ports.choose_free("::1", set(), SystemEntropy())
+    with LocalCluster(bookies=1, data=tmp_path / "c") as cluster:
+        command = [sys.executable, "-m", "octavo", "broker", "--id", "broker-6"]
+        command += ["--metadata", cluster.metadata, "--host", "::1", "--port", str(port)]
+        for key in ("ensemble_size", "write_quorum", "ack_quorum"):
+            command += ["-X", f"{key}=1"]
+        with (tmp_path / "log").open("wb") as log:
+            broker = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            assert wait_until(lambda: not ports.is_free("::1", port), 60.0)
+            cluster.kill("broker-1")  # all partitions move to the one on IPv6
+            with Client(f"[::1]:{port}") as client:
+                client.admin.create_topic("six", partitions=2)
+            write(f"[::1]:{port}", "six", 10)
+            assert read(f"[::1]:{port}", "six") == list(range(10))
+        finally:
+            broker.terminate()
+            assert broker.wait(30) == 0
 
 
 def test_a_test_that_is_killed_takes_its_cluster_with_it(tmp_path: pathlib.Path) -> None:

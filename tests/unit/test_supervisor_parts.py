@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,8 +23,10 @@ from octavo.supervisor.child import Child, describe_exit
 from octavo.supervisor.cluster_file import (
     ClusterFile,
     ProcessEntry,
+    folder_identity,
     is_same_process,
     read_cluster_file,
+    started_at,
     write_cluster_file,
 )
 from octavo.supervisor.leftovers import end_leftovers
@@ -38,6 +41,7 @@ def entry(name: str = "bookie-1", pid: int = 0, port: int = 20002) -> ProcessEnt
         role="bookie" if name.startswith("bookie") else "broker",
         name=name,
         pid=pid,
+        started=started_at(pid) if pid else 0.0,
         address=f"127.0.0.1:{port}",
         health_address=f"127.0.0.1:{port + 1}",
         log=f"logs/{name}.log",
@@ -45,7 +49,7 @@ def entry(name: str = "bookie-1", pid: int = 0, port: int = 20002) -> ProcessEnt
     )
 
 
-def cluster_file(*children: ProcessEntry) -> ClusterFile:
+def cluster_file(*children: ProcessEntry, folder: str = "1:2") -> ClusterFile:
     return ClusterFile(
         supervisor_pid=os.getpid(),
         supervisor_started=1.0,
@@ -55,6 +59,7 @@ def cluster_file(*children: ProcessEntry) -> ClusterFile:
         children=children,
         bookies=3,
         brokers=1,
+        folder=folder,
     )
 
 
@@ -148,7 +153,9 @@ def test_command_lines_of_children_parse(tmp_path: pathlib.Path) -> None:
 
 def test_cluster_file_round_trip(tmp_path: pathlib.Path) -> None:
     written = cluster_file(
-        entry(), dataclasses.replace(entry("broker-1"), state="down", exit_code=-9)
+        entry(),
+        dataclasses.replace(entry("broker-1"), state="down", exit_code=-9),
+        folder=folder_identity(tmp_path),
     )
     write_cluster_file(tmp_path, written)
     assert read_cluster_file(tmp_path) == written
@@ -166,6 +173,7 @@ def test_no_cluster_file_is_none(tmp_path: pathlib.Path) -> None:
         "",
         "[]",
         "{}",
+        '{"version": 1}',
         '{"version": 2}',
         cluster_file(entry()).to_json().replace('"bookie"', '"../etc"'),
         cluster_file(entry()).to_json().replace('"ready"', '"fine"'),
@@ -231,6 +239,35 @@ def test_a_process_of_somebody_else_with_an_old_pid_is_left_alone() -> None:
         assert other.poll() is None
     finally:
         _end(other)
+
+
+def test_a_process_with_a_reused_pid_is_left_alone() -> None:
+    """Same pid, same words, another process: only the start time tells."""
+    other = _sleeper("octavo", "bookie", "--id", "bookie-1", "--metadata", URL)
+    try:
+        reused = dataclasses.replace(entry(pid=other.pid), started=started_at(other.pid) - 60)
+        assert end_leftovers(cluster_file(reused)) == []
+        assert other.poll() is None
+    finally:
+        _end(other)
+
+
+def test_a_renamed_folder_keeps_its_processes_and_a_copy_has_none(tmp_path: pathlib.Path) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    running = entry(pid=os.getpid())
+    write_cluster_file(first, cluster_file(running, folder=folder_identity(first)))
+    shutil.copytree(first, tmp_path / "copy")
+    moved = first.rename(tmp_path / "moved")
+    found = read_cluster_file(moved)
+    assert found is not None
+    assert found.children == (running,)
+    copied = read_cluster_file(tmp_path / "copy")
+    assert copied is not None
+    assert (copied.supervisor_pid, copied.children[0].pid) == (0, 0)
+    assert not copied.supervisor_alive()
+    assert copied.children[0].address == running.address, "addresses and sizes are known"
+    assert end_leftovers(copied) == []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

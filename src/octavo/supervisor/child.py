@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 
-from octavo.supervisor.cluster_file import ProcessEntry, State
+from octavo.supervisor.cluster_file import ProcessEntry, State, started_at
 from octavo.supervisor.spec import PARENT_PID_VARIABLE, ChildSpec
 
 _LOG_TAIL_BYTES = 4096
@@ -22,6 +22,7 @@ class Child:
         self.exit_code: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
+        self._started = 0.0
 
     @property
     def pid(self) -> int:
@@ -49,6 +50,7 @@ class Child:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone: it keeps the order
             )
+        self._started = started_at(self._process.pid)
         self.state = "starting"
         self.exit_code = None
 
@@ -108,6 +110,7 @@ class Child:
             role=self.spec.role,
             name=self.spec.name,
             pid=self.pid,
+            started=self._started if self.running else 0.0,
             address=self.spec.address,
             health_address=self.spec.health_address,
             log=str(self.spec.log),

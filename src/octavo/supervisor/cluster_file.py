@@ -1,6 +1,8 @@
 """DATA/cluster.json: what runs in a data folder.
 
-Written atomically by the supervisor, read by everybody else.
+Written atomically by the supervisor, read by everybody else. The file names the folder it was
+written for, by device and inode, and each process by pid and start time: a copy of the folder knows
+addresses and sizes of the cluster, but no process of it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from octavo.runtime.errors import ConfigError
 from octavo.supervisor.spec import Role, is_child_name
 
 FILE_NAME = "cluster.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CREATE_TIME_SLACK_S = 1.0
 
 State = Literal["starting", "ready", "down"]
@@ -32,6 +34,8 @@ class ProcessEntry:
     name: str
     pid: int
     """0 while it does not run."""
+    started: float
+    """When that process began, seconds since 1970; 0 while it does not run."""
     address: str
     health_address: str
     log: str
@@ -53,6 +57,8 @@ class ClusterFile:
     children: tuple[ProcessEntry, ...]
     bookies: int
     brokers: int
+    folder: str
+    """`folder_identity` of the folder that the file was written for."""
     version: int = FORMAT_VERSION
 
     def child(self, name: str) -> ProcessEntry | None:
@@ -68,8 +74,24 @@ class ClusterFile:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
 
+def folder_identity(data_dir: pathlib.Path) -> str:
+    """What a folder keeps when it is renamed and a copy of it does not have."""
+    found = data_dir.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def started_at(pid: int) -> float:
+    """When a process began, seconds since 1970; 0 when it is gone."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return 0.0
+
+
 def is_same_process(pid: int, started: float) -> bool:
     """Whether `pid` runs and is the process that started at `started`."""
+    if pid <= 0:
+        return False
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -93,7 +115,8 @@ def write_cluster_file(data_dir: pathlib.Path, cluster: ClusterFile) -> None:
 def read_cluster_file(data_dir: pathlib.Path) -> ClusterFile | None:
     """The file of this data folder, or None when no cluster was ever started there.
 
-    Raises ConfigError when the file is not what a supervisor writes.
+    In a copy of a folder no process is this folder's: the file is returned without any. Raises
+    ConfigError when the file is not what a supervisor writes.
     """
     path = data_dir / FILE_NAME
     try:
@@ -101,12 +124,21 @@ def read_cluster_file(data_dir: pathlib.Path) -> ClusterFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return _parse(json.loads(text))
+        found = _parse(json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"{path} is damaged: {error}",
             hint="move the file away; the data beside it is not touched by that",
         ) from error
+    return found if found.folder == folder_identity(data_dir) else _without_processes(found)
+
+
+def _without_processes(cluster: ClusterFile) -> ClusterFile:
+    children = tuple(
+        dataclasses.replace(child, pid=0, started=0.0, state="down", exit_code=None)
+        for child in cluster.children
+    )
+    return dataclasses.replace(cluster, supervisor_pid=0, supervisor_started=0.0, children=children)
 
 
 def _parse(raw: object) -> ClusterFile:
@@ -127,6 +159,7 @@ def _parse(raw: object) -> ClusterFile:
         children=tuple(_parse_child(child) for child in cast("list[object]", children)),
         bookies=_typed(fields, "bookies", int),
         brokers=_typed(fields, "brokers", int),
+        folder=_typed(fields, "folder", str),
     )
 
 
@@ -146,6 +179,7 @@ def _parse_child(raw: object) -> ProcessEntry:
         role=role,
         name=name,
         pid=_typed(fields, "pid", int),
+        started=float(_typed(fields, "started", float)),
         address=_typed(fields, "address", str),
         health_address=_typed(fields, "health_address", str),
         log=_typed(fields, "log", str),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import NamedTuple
 
+from octavo.runtime.address import join_address
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import ConfigError
 from octavo.supervisor import ports
@@ -47,7 +48,7 @@ def plan(spec: ClusterSpec, old: ClusterFile | None, entropy: Entropy) -> Layout
     if spec.metadata == EMBEDDED:
         before = _port_of(old.metadata.removesuffix(ROOT_KEY)) if old is not None else None
         metadata_port = ports.choose_free(spec.host, taken, entropy, before)
-        metadata_url = f"embedded://{spec.host}:{metadata_port}{ROOT_KEY}"
+        metadata_url = f"embedded://{join_address(spec.host, metadata_port)}{ROOT_KEY}"
     children: list[ChildSpec] = []
     for number, (role, name) in enumerate(spec.child_names()):
         known = old.child(name) if old is not None else None

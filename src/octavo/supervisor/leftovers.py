@@ -2,15 +2,16 @@
 start.
 
 They normally die with their supervisor by themselves; this covers the moment in between and systems
-without that feature. A process counts as a leftover only when its command line says so: a pid may
-have been reused.
+without that feature. Nothing is ended unless it is proven to be this folder's: the caller holds the
+folder's lock and read the file of this very folder (a copy's names no process), the process has the
+pid and the start time that the file says, and its command line is that child's.
 """
 
 from __future__ import annotations
 
 import psutil
 
-from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry
+from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry, is_same_process
 
 END_TIMEOUT_S = 10.0
 
@@ -24,7 +25,7 @@ def end_leftovers(old: ClusterFile) -> list[str]:
     for entry in old.children:
         process = _leftover(entry, old.metadata)
         if process is not None:
-            process.kill()
+            process.kill()  # psutil compares the start time once more
             found.append(process)
             names.append(entry.name)
     psutil.wait_procs(found, timeout=END_TIMEOUT_S)
@@ -32,7 +33,7 @@ def end_leftovers(old: ClusterFile) -> list[str]:
 
 
 def _leftover(entry: ProcessEntry, metadata_url: str) -> psutil.Process | None:
-    if entry.pid <= 0:
+    if not is_same_process(entry.pid, entry.started):
         return None
     try:
         process = psutil.Process(entry.pid)

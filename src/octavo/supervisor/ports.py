@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import psutil
 
+from octavo.runtime.address import bare_host
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import IllegalStateError
 
@@ -19,14 +20,15 @@ _TRIES_MAX = 200
 
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
+    bare = bare_host(host)
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((bare, port))
             probe.listen(1)
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 

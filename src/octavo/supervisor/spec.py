@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Literal
 
+from octavo.runtime.address import join_address
 from octavo.runtime.errors import ConfigError
 
 Role = Literal["bookie", "broker"]
@@ -91,12 +92,12 @@ class ChildSpec:
     @property
     def address(self) -> str:
         """Where clients of this role connect."""
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def health_address(self) -> str:
         """Where grpc.health.v1 answers."""
-        return f"{self.host}:{self.control_port or self.port}"
+        return join_address(self.host, self.control_port or self.port)
 
     def command(self) -> list[str]:
         """The command line, runnable by hand as well."""

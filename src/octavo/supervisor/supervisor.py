@@ -20,7 +20,12 @@ from octavo.runtime.errors import IllegalStateError, NotReady
 from octavo.runtime.tasks import TaskOwner
 from octavo.supervisor import layout
 from octavo.supervisor.child import Child, describe_exit
-from octavo.supervisor.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from octavo.supervisor.cluster_file import (
+    ClusterFile,
+    folder_identity,
+    read_cluster_file,
+    write_cluster_file,
+)
 from octavo.supervisor.health import is_serving
 from octavo.supervisor.leftovers import end_leftovers
 from octavo.supervisor.lock import DataDirLock
@@ -78,6 +83,7 @@ class Supervisor:
             children=tuple(child.entry() for child in self._children.values()),
             bookies=self._spec.bookies,
             brokers=self._spec.brokers,
+            folder=folder_identity(self._spec.data_dir),
         )
 
     async def start(self) -> None:
