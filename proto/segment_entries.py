@@ -1,9 +1,11 @@
-"""Entries of a topic's ledger that are not batches: snapshot 0xB8 and footer 0xB9 (spec groups I8).
+"""Entries of a topic's ledger that are not batches: snapshot 0xB8, footer 0xB9 (spec groups I8) and
+mark 0xBA.
 
-Both take no offset. A *snapshot* holds what a new owner needs to go on: end offset, producer
+None takes an offset. A *snapshot* holds what a new owner needs to go on: end offset, producer
 windows, open transactions, aborted transactions and running figures of the segment. A *footer* is
 the last entry of a ledger that was closed in good order: the sparse offset and time index, and
-where the newest snapshot lies. Little-endian; the last four bytes are a crc32c over everything
+where the newest snapshot lies. A *mark* is empty: that it was acknowledged proves that nobody had
+taken the ledger over. Little-endian; the last four bytes are a crc32c over everything
 before them.
 
     u8 magic | u8 version | u16 zero | u32 body bytes | body | u32 crc32c
@@ -27,6 +29,7 @@ from octavo.runtime.invariant import invariant
 
 SNAPSHOT_MAGIC = 0xB8
 FOOTER_MAGIC = 0xB9
+MARK_MAGIC = 0xBA
 VERSION = 1
 MAX_BYTES = 5 * 1024 * 1024
 """Ledger entries may not be larger (E-4)."""
@@ -126,6 +129,11 @@ def is_snapshot(payload: bytes) -> bool:
 def is_footer(payload: bytes) -> bool:
     """Whether an entry's payload is a footer."""
     return payload[:1] == b"\xb9"
+
+
+def encode_mark() -> bytes:
+    """The payload of a mark entry."""
+    return _seal(MARK_MAGIC, b"")
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

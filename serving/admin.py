@@ -77,6 +77,8 @@ class AdminService:
         """Brokers, and topics with their owners as last seen."""
         if len(request.topics) > METADATA_TOPICS_MAX:
             raise InvalidRequest(f"metadata names more than {METADATA_TOPICS_MAX} topics")
+        if not self._ownership.certain():
+            await self._ownership.confirm()
         reply = pb.MetadataReply(
             cluster_id=self._cluster_id,
             answering_broker=self._config.broker_id,
@@ -131,7 +133,8 @@ class AdminService:
             bundle = self._registry.bundle(topic.topic_id, request.partition)
             located = await self._ownership.locate(bundle)
             if self._ownership.owns(bundle):
-                await self._resolve(request)
+                shell = await self._resolve(request)
+                await shell.prove_end()  # to name oneself as the owner is an answer about the end
         except OctavoError as error:
             return pb.LookupReply(error=to_wire(error))
         return pb.LookupReply(
@@ -172,9 +175,13 @@ class AdminService:
             case "earliest":
                 listed.offset = shell.log_start
             case "latest":
+                await shell.prove_end()
                 listed.offset = shell.high_watermark
             case "timestamp_ms":
                 found = await offset_for_time(shell.view(), asked.timestamp_ms)
+                if found is None:  # "none is that late" speaks of the end
+                    await shell.prove_end()
+                    found = await offset_for_time(shell.view(), asked.timestamp_ms)
                 if found is not None:
                     listed.offset, listed.timestamp_ms = found
             case _:
@@ -218,6 +225,7 @@ class AdminService:
         """F076: segments with their ledger records, as a reader of bookies needs them."""
         try:
             shell = await self._resolve(request)
+            await shell.prove_end()
             infos = await self._segment_infos(shell.described(), shell.high_watermark)
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
@@ -259,7 +267,9 @@ class AdminService:
         try:
             shell = await self._resolve(request)
             async with asyncio.timeout(self._config.unload_deadline_s):
-                return pb.RollReply(high_watermark=await shell.roll())
+                high_watermark = await shell.roll()
+                await shell.prove_end()
+                return pb.RollReply(high_watermark=high_watermark)
         except TimeoutError:
             slow = RequestTimedOut(  # it goes on and may well succeed: worth asking again
                 f"the open segment of {request.topic}-{request.partition} is still being closed "

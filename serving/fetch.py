@@ -16,7 +16,7 @@ from octavo.proto.errors import to_wire
 from octavo.proto.fetch_wire import PartitionReply, encode_reply
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
+from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, OffsetOutOfRange
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition import PartitionShell
@@ -39,6 +39,13 @@ class _Slot:
     error: OctavoError | None = None
     available: int = 0
     """Bytes that could be read at the last look."""
+
+    @property
+    def says_end(self) -> bool:
+        """Whether the answer says where the log ends: no bytes, or an offset beyond it."""
+        if self.error is not None:
+            return isinstance(self.error, OffsetOutOfRange)
+        return self.available == 0
 
     @property
     def max_bytes(self) -> int:
@@ -97,6 +104,7 @@ class Fetcher:
         finally:
             for shell in shells:
                 shell.unwatch(self._look.set)
+        await self._prove_ends(slots)
         reserved = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
         await self._budget.take(reserved)
         try:
@@ -173,6 +181,19 @@ class Fetcher:
             except OctavoError as error:
                 slot.error = error
         return available
+
+    async def _prove_ends(self, slots: list[_Slot]) -> None:
+        """ "Nothing is there" and "beyond the end" are said only by whoever surely is the owner."""
+        if not self._registry.certain():
+            await asyncio.gather(*(self._prove_end(slot) for slot in slots if slot.says_end))
+
+    @staticmethod
+    async def _prove_end(slot: _Slot) -> None:
+        try:
+            if slot.shell is not None:
+                await slot.shell.prove_end()
+        except OctavoError as error:
+            slot.error = error
 
     async def _read(self, slots: list[_Slot], max_bytes: int) -> list[PartitionReply]:
         """What each slot has, beginning behind the one that filled the last reply (F2)."""

@@ -7,6 +7,7 @@ import asyncio
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.topics import Segment
 from octavo.proto.segment_entries import Footer, SegmentFigures
+from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import NO_ENTRY, EntryId
 from octavo.runtime.invariant import invariant
 from octavo.serving.index import SparseIndex
@@ -58,6 +59,15 @@ class OpenSegment:
     def usable(self) -> bool:
         """Whether a batch may be added now."""
         return self.accepting and self.writer.stopped is None
+
+    async def wait_capacity(self, timeout_s: float) -> None:
+        """Return when the ledger takes more, it stopped, or the time is over."""
+        if self.usable:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.writer.wait_capacity()
+            except (TimeoutError, OctavoError):
+                return
 
     def snapshot_due(self, limits: SnapshotLimits, now_s: float) -> bool:
         """Whether the next entry should be a snapshot."""

@@ -28,6 +28,11 @@ REACQUIRE_RETRY_S = 0.5
 BALANCE_STEP_S = 1.0
 PULSE_S = 0.25
 """How often the process proves to itself that it was not paused (F148)."""
+CERTAIN_SHARE = 3
+"""The session is in doubt after this part of its timeout without contact. The stores notice a cut
+after two thirds of it at the latest, so that doubt begins before the session can have ended."""
+CONFIRM_S = 1.0
+"""How long the metadata store has to confirm the session."""
 
 _log = get_logger("octavo.serving.ownership")
 
@@ -86,6 +91,10 @@ class Ownership:
         self._hints_dirty = asyncio.Event()
         self._session_changed = asyncio.Event()
         self._pulse_s = clock.monotonic()
+        """When this process ran last, and could have noticed that its session ended."""
+        self._confirmed_s = self._pulse_s
+        """When the session surely lived."""
+        self._confirming: asyncio.Task[bool] | None = None
         self._unsubscribe: list[Callable[[], None]] = []
 
     # --- life ---------------------------------------------------------------------------------
@@ -126,6 +135,40 @@ class Ownership:
         paused_s = self._clock.monotonic() - self._pulse_s
         return bundle in self._held and paused_s < self._config.session_timeout_s
 
+    def certain(self) -> bool:
+        """Whether the session surely lives: nobody else can own what is held here.
+
+        False while the metadata store is away, and after a pause of this process; then answers
+        about the end of a log need a proof of their own (design.md §12).
+        """
+        doubt_s = self._config.session_timeout_s / CERTAIN_SHARE
+        return self._clock.monotonic() - self._confirmed_s < doubt_s
+
+    async def confirm(self) -> bool:
+        """Ask the metadata store; True when the session lived at some moment during the call."""
+        if self._store.session_state is not SessionState.CONNECTED:
+            return False
+        if self._confirming is None:
+            self._confirming = self._tasks.spawn(self._ask_store(), name="confirm")
+        task = self._confirming
+        await asyncio.wait({task})
+        return not task.cancelled() and task.result()
+
+    async def _ask_store(self) -> bool:
+        asked_s, session = self._clock.monotonic(), self._store.session_id
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                await self._store.barrier()
+        except (OctavoError, TimeoutError):
+            return False
+        finally:
+            self._confirming = None
+        if self._store.session_id != session:
+            return False
+        self._confirmed_s = max(self._confirmed_s, asked_s)
+        self._pulse_s = max(self._pulse_s, asked_s)
+        return self._store.session_state is SessionState.CONNECTED
+
     @property
     def held(self) -> frozenset[int]:
         """The bundles served here."""
@@ -134,6 +177,8 @@ class Ownership:
     def hint(self, bundle: int) -> Located | None:
         """The owner as last seen; None when nobody is known to own the bundle."""
         if bundle in self._held:
+            if not self.certain():
+                return None  # a lookup proves it, or finds the successor
             return Located(self._me.broker_id, self._me.address, redirect=False)
         owner = self._hints.get(bundle)
         if owner is None or owner.process_nonce == self._mine.process_nonce:
@@ -226,16 +271,21 @@ class Ownership:
                     await self._clock.sleep(REACQUIRE_RETRY_S)
 
     async def _pulse(self) -> None:
+        timeout_s = self._config.session_timeout_s
         while True:
-            await self._clock.sleep(PULSE_S)
-            paused_s = self._clock.monotonic() - self._pulse_s
-            if paused_s >= self._config.session_timeout_s:
-                _log.warning("process-was-paused", seconds=round(paused_s, 1))
-                try:
-                    await self._store.barrier()
-                except OctavoError:
-                    continue
-            self._pulse_s = self._clock.monotonic()
+            await self._clock.sleep(min(PULSE_S, timeout_s / 12))
+            now_s = self._clock.monotonic()
+            paused_s = now_s - self._pulse_s
+            paused = paused_s >= timeout_s
+            if not paused:
+                self._pulse_s = now_s
+            if self._store.session_state is not SessionState.CONNECTED:
+                continue
+            if self.certain() and not paused:
+                self._confirmed_s = now_s
+            elif self._confirming is None:
+                _log.info("session-in-doubt", silent_s=round(now_s - self._confirmed_s, 1))
+                self._confirming = self._tasks.spawn(self._ask_store(), name="confirm")
 
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""

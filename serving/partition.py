@@ -16,7 +16,7 @@ from functools import partial
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader
-from octavo.proto.segment_entries import Snapshot, encode_footer, encode_snapshot
+from octavo.proto.segment_entries import Snapshot, encode_footer, encode_mark, encode_snapshot
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     Fatal,
@@ -34,6 +34,7 @@ from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.chain import PartitionName, SegmentChain
+from octavo.serving.end_proof import EndProof
 from octavo.serving.index import SparseIndex
 from octavo.serving.loading import PartitionLoader
 from octavo.serving.open_segment import OpenSegment, SnapshotLimits
@@ -48,6 +49,7 @@ from octavo.serving.partition_log import (
 )
 from octavo.serving.producers import Kind, ProducerStates
 from octavo.serving.read_path import ReadView
+from octavo.serving.roll_waiters import RollWaiters
 from octavo.serving.segments import RollLimits, RollReason, closed_segments, roll_reason
 from octavo.serving.topic_config import TopicSettings
 from octavo.serving.validation import check_batch
@@ -110,11 +112,19 @@ class PartitionShell:
         self._tail = deps.tail_cache.tail()
         self._backoff = Backoff(deps.entropy, initial_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._tasks = TaskOwner(f"partition {name}", on_failure=self._driver_failed)
+        self._end_proof = EndProof(
+            str(name),
+            certain=deps.certain,
+            confirm=deps.confirm,
+            mark=self._append_mark,
+            tasks=self._tasks,
+            clock=deps.clock,
+        )
         self._driver: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
         self._watchers: set[Callable[[], None]] = set()
-        self._roll_waiters: list[asyncio.Future[int]] = []
+        self._roll_waiters = RollWaiters()
         self._snapshot_limits = SnapshotLimits(
             records=deps.config.snapshot_interval_records,
             size_bytes=deps.config.snapshot_interval_bytes,
@@ -180,10 +190,7 @@ class PartitionShell:
         self.gone = reason
         # A8: the fate of sent batches is unknown here; every reason used is retriable or says why.
         self._answer_dropped(self._log.drop_all(), reason)
-        for waiter in self._roll_waiters:
-            if not waiter.done():
-                waiter.set_exception(reason)
-        self._roll_waiters.clear()
+        self._roll_waiters.answer(reason)
         self._tail.close()
         self._changed()
         self._watchers.clear()
@@ -241,7 +248,7 @@ class PartitionShell:
         if verdict.kind is Kind.DUPLICATE and verdict.is_vouched:
             reply(Appended(verdict.base_offset, verdict.append_time_ms, True, verdict.is_first))
             return True
-        raise refusal(self.name, header, verdict)
+        raise refusal(self.name, header, verdict, certain=self._deps.certain())
 
     def _check_serving(self) -> None:
         if self.state is not PartitionStateName.SERVING:
@@ -316,12 +323,8 @@ class PartitionShell:
 
     async def wait_capacity(self, timeout_s: float) -> None:
         """Return when the ledger takes more, it stopped, or the time is over."""
-        if self._open is not None and self._open.usable:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._open.writer.wait_capacity()
-            except (TimeoutError, OctavoError):
-                return
+        if self._open is not None:
+            await self._open.wait_capacity(timeout_s)
 
     # --- acknowledgements ---------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class PartitionShell:
             await self._open_next()
         if self._sealed is not None:
             await self._publish(open_new=False)
-        self._answer_rolls(None)
+        self._roll_waiters.answer(self._log.high_watermark)
         if not self._closing.is_set():
             await self._chain.sweep_trash(self._config.trash_delay_ms)
 
@@ -398,7 +401,7 @@ class PartitionShell:
             self._give_up(error)
             return False
         _log.info("partition-step-failed", partition=str(self.name), cause=str(error))
-        self._answer_rolls(error)
+        self._roll_waiters.answer(error)
         if isinstance(error, NotEnoughBookies | NotEnoughReplicas):
             # Queued batches are in no ledger: that may be said (A6, A8).
             self._open_failure = error
@@ -408,16 +411,6 @@ class PartitionShell:
         await pause(self._clock, self._backoff.next_s(), cut_short)
         self._wake.set()
         return True
-
-    def _answer_rolls(self, error: OctavoError | None) -> None:
-        waiters, self._roll_waiters = self._roll_waiters, []
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(self._log.high_watermark)
-            else:
-                waiter.set_exception(error)
 
     def _roll_reason(self, opened: OpenSegment) -> RollReason | None:
         if self._closing.is_set():
@@ -537,6 +530,17 @@ class PartitionShell:
             self._deps.cold,
         )
 
+    async def prove_end(self) -> None:
+        """Return if the end of the log, as it is now, is the end; raises NotLeader (design §12)."""
+        self._check_serving()
+        await self._end_proof.prove()
+        self._check_serving()
+
+    async def _append_mark(self) -> None:
+        if self._open is None or not self._open.usable:
+            raise NotLeader("no ledger is open that could prove it")
+        await self._open.writer.append(encode_mark())
+
     @property
     def owner_epoch(self) -> int:
         """The epoch under which this shell owns the partition."""
@@ -575,10 +579,8 @@ class PartitionShell:
     async def roll(self) -> int:
         """Close the open segment, if it holds batches; returns the high watermark."""
         self._check_serving()
-        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._roll_waiters.append(waiter)
         self._wake.set()
-        return await waiter
+        return await self._roll_waiters.add()
 
     def tick(self) -> None:
         """Once a second: late answers (A8), age rolls, trash, expiry of producers (I10)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -12,7 +12,12 @@ from octavo.metadata.topics import PartitionCatalog
 from octavo.proto.batch import BatchHeader
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
+from octavo.runtime.errors import (
+    InvalidProducerEpoch,
+    NotLeader,
+    OctavoError,
+    OutOfOrderSequence,
+)
 from octavo.serving.cache import TailCache
 from octavo.serving.chain import PartitionName
 from octavo.serving.cold import ColdReader
@@ -46,10 +51,22 @@ class PartitionDeps:
     """Writable bookies as last seen."""
     metadata_connected: Callable[[], bool]
     """Whether a roll could succeed: the metadata session is live."""
+    certain: Callable[[], bool]
+    """Whether the session surely lives: nobody else owns what this broker holds."""
+    confirm: Callable[[], Awaitable[bool]]
+    """Ask the metadata store whether it does."""
 
 
-def refusal(name: PartitionName, header: BatchHeader, verdict: Verdict[Append]) -> OctavoError:
-    """The error of a verdict that turns a batch away (I2)."""
+def refusal(
+    name: PartitionName, header: BatchHeader, verdict: Verdict[Append], *, certain: bool
+) -> OctavoError:
+    """The error of a verdict that turns a batch away (I2).
+
+    NotLeader unless it is `certain` that nobody else owns the partition: a successor may know of
+    batches that this one follows.
+    """
+    if not certain:
+        return NotLeader(f"{name}: what comes next is not known while the session is in doubt")
     if verdict.kind is Kind.OLD_EPOCH:
         return InvalidProducerEpoch(
             f"{name}: producer {header.producer_id} epoch {header.producer_epoch} "

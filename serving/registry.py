@@ -65,6 +65,10 @@ class PartitionRegistry:
     def __len__(self) -> int:
         return len(self._served)
 
+    def certain(self) -> bool:
+        """Whether answers about the end of a log need no proof (design.md §12)."""
+        return self._deps.certain()
+
     def shells(self) -> list[PartitionShell]:
         """Every open partition."""
         return [served.shell for served in self._served.values()]

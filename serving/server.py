@@ -119,6 +119,8 @@ class BrokerServer:
             cold=self._cold,
             live_bookies=self._live_bookies,
             metadata_connected=lambda: self._store.session_state is SessionState.CONNECTED,
+            certain=lambda: self.ownership.certain(),
+            confirm=lambda: self.ownership.confirm(),
         )
 
     def _live_bookies(self) -> int:

@@ -87,8 +87,15 @@ class Broker:
             cold=self.cold,
             live_bookies=lambda: rig.bookies.live,
             metadata_connected=lambda: True,
+            certain=lambda: self.certain,
+            confirm=self._confirm,
         )
         self.gone: list[OctavoError] = []
+        self.certain = True
+        """Whether the session surely lives."""
+
+    async def _confirm(self) -> bool:
+        return self.certain
 
     def settings(self, **config: str) -> TopicSettings:
         """Topic settings from dotted names given with underscores."""

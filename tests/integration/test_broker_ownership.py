@@ -124,6 +124,10 @@ async def test_new_broker_gets_its_share_without_loss(cluster: Loopback) -> None
         values = await read_values(cluster, partition)
         assert values[0] == b"before"
         assert set(values[1:]) <= {b"during"}
+    async with asyncio.timeout(10):  # one that moves right now is loaded when it is asked for
+        while len(first.registry) + len(second.registry) < PARTITIONS:
+            for partition in range(PARTITIONS):
+                await find_owner(by_address(cluster), "orders", partition)
     assert len(first.registry) + len(second.registry) == PARTITIONS
 
 
@@ -251,3 +255,82 @@ async def test_interrupted_deletion_is_resumed(cluster: Loopback) -> None:
     await server._topic_admin.resume()  # pyright: ignore[reportPrivateUsage]
     assert await catalog.list() == []
     assert cluster.bookies.ledgers == {}
+
+
+def ends(partition: int = 0) -> list[pb.ListOffset]:
+    return [
+        pb.ListOffset(topic="orders", partition=partition, latest=True),
+        pb.ListOffset(topic="orders", partition=partition, timestamp_ms=1 << 60),
+    ]
+
+
+async def end_answers(client: Client, beyond: int) -> list[str]:
+    """What a broker says of the end in every way it can be asked: "" or the error's code."""
+    listed = await client.stub.ListOffsets(pb.ListOffsetsRequest(offsets=ends()))
+    found = await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+    fetched = [
+        (await client.fetch(fetch_of(at, max_wait_ms=1))).partitions[0].error.code
+        for at in (beyond - 1, beyond)
+    ]
+    codes = [item.error.code for item in listed.offsets]
+    return [*codes, found.error.code, *fetched]
+
+
+async def test_a_stale_owner_says_nothing_about_the_end(cluster: Loopback) -> None:
+    """Its lease ran out unnoticed, a successor acknowledged more; what is below stays readable."""
+    old = await cluster.broker("broker-1", session_timeout_s=0.3)
+    await create_topic(old, partitions=1)
+    await produce_somewhere(cluster, 0, make_batch([b"old"], pid=7, epoch=0, sequence=0))
+    store = cluster.stores[0]
+    store.suspend()
+    cluster.metadata.end_lease(store)
+    new = await cluster.broker("broker-2")
+    clients = {new.address: new}
+    await find_owner(clients, "orders", 0)
+    (ack,) = await new.produce(batch_of(make_batch([b"1", b"2"], pid=7, epoch=0, sequence=1)))
+    assert ack.base_offset == 1
+    ownership = cluster.servers[0].ownership
+    await until(lambda: not ownership.certain())
+    assert await end_answers(old, beyond=2) == ["NOT_LEADER"] * 5
+    asked = pb.DescribeLogRequest(topic="orders", partition=0)
+    assert (await old.stub.DescribeLog(asked)).error.code == "NOT_LEADER"
+    info = await old.stub.Metadata(pb.MetadataRequest(topics=["orders"]))
+    assert {part.owner_id for topic in info.topics for part in topic.partitions} <= {"", "broker-2"}
+    (ack,) = await old.produce(batch_of(make_batch([b"3"], pid=7, epoch=0, sequence=3)))
+    assert ack.error.code == "NOT_LEADER"  # not OUT_OF_ORDER_SEQUENCE: the successor has 1 and 2
+    store.resume()
+
+
+async def test_an_owner_in_doubt_proves_the_end_by_a_mark(cluster: Loopback) -> None:
+    """A metadata outage alone changes nothing for readers at the end; the bookies vouch for it."""
+    client = await cluster.broker("broker-1", session_timeout_s=0.3)
+    await create_topic(client, partitions=1)
+    await produce_somewhere(cluster, 0, make_batch([b"a"], pid=7, epoch=0, sequence=0))
+    cluster.stores[0].suspend()
+    await until(lambda: not cluster.servers[0].ownership.certain())
+    assert await end_answers(client, beyond=2) == ["", "", "", "", "OFFSET_OUT_OF_RANGE"]
+    (ack,) = await client.produce(batch_of(make_batch([b"b"])))
+    assert ack.base_offset == 1
+    assert await read_values(cluster, 0) == [b"a", b"b"]
+    cluster.bookies.hold = True  # nobody vouches: what is there may still be read
+    assert await end_answers(client, beyond=3) == ["NOT_LEADER"] * 5
+    fetched = await client.fetch(fetch_of(0))
+    assert len(fetched.partitions[0].batches) == 2
+    cluster.bookies.release()
+    cluster.stores[0].resume()
+    await until(cluster.servers[0].ownership.certain)
+    await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    assert await read_values(cluster, 0) == [b"a", b"b"]  # marks are no records
+    assert (await client.fetch(fetch_of(2, max_wait_ms=1))).partitions[0].high_watermark == 2
+
+
+async def test_without_an_open_ledger_nothing_proves_the_end(cluster: Loopback) -> None:
+    client = await cluster.broker("broker-1", session_timeout_s=0.3)
+    await create_topic(client, partitions=1)
+    await produce_somewhere(cluster, 0, make_batch([b"a"]))
+    await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+    cluster.stores[0].suspend()
+    await until(lambda: not cluster.servers[0].ownership.certain())
+    assert await end_answers(client, beyond=2) == ["NOT_LEADER"] * 5
+    assert len((await client.fetch(fetch_of(0))).partitions[0].batches) == 1
+    cluster.stores[0].resume()

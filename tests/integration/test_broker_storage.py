@@ -42,6 +42,10 @@ URL = "memory://loopback/octavo"
 PATHS = Paths("/octavo")
 
 
+async def _confirmed() -> bool:
+    return True
+
+
 class RealStorage(Loopback):
     """Brokers and bookies with real storage."""
 
@@ -96,6 +100,8 @@ class RealStorage(Loopback):
             cold=cold,
             live_bookies=lambda: len(storage.bookies()),
             metadata_connected=lambda: True,
+            certain=lambda: True,
+            confirm=_confirmed,
         )
         return PartitionShell(NAME, default_settings(config), deps), deps
 

@@ -365,6 +365,7 @@ async def test_cluster_health_knows_no_copies_when_the_catalog_cannot_be_read(
     assert not health.metadata_connected
     for field in ("degraded_ledgers", "short_segments", "segments"):
         assert not health.HasField(field), "unknown is not 0"
+    cluster.stores[0].resume()
 
 
 async def test_a_bookie_that_is_away_makes_its_segments_short(
