@@ -164,7 +164,7 @@ class PartitionShell:
         if self.state is PartitionStateName.SERVING:
             self.gone = NotLeader(f"{self.name} is moving to another broker")
             self.state = PartitionStateName.CLOSING
-            self._changed()
+            self.wake_watchers()
             self._closing.set()
             self._wake.set()
             if self._driver is not None:
@@ -192,7 +192,7 @@ class PartitionShell:
         self._answer_dropped(self._log.drop_all(), reason)
         self._roll_waiters.answer(reason)
         self._tail.close()
-        self._changed()
+        self.wake_watchers()
         self._watchers.clear()
 
     def _give_up(self, reason: OctavoError) -> None:
@@ -337,7 +337,7 @@ class PartitionShell:
             return
         if not opened.control_durable(entry_id):
             self._became_durable(opened, self._log.durable(entry_id), entry_id)
-            self._changed()
+            self.wake_watchers()
         if not self._log.sent and not opened.controls_pending:
             opened.settled.set()
 
@@ -469,7 +469,7 @@ class PartitionShell:
         self._sealed = opened.sealed(closed, self._log.high_watermark)
         self._deps.cold.remember_index(closed.ledger_id, opened.index)
         self._open = None
-        self._changed()
+        self.wake_watchers()
 
     async def _open_next(self) -> None:
         """List a new ledger, write its snapshot as entry 0, then what is queued (ML-4, I8)."""
@@ -512,9 +512,6 @@ class PartitionShell:
 
     def wake_watchers(self) -> None:
         """Make everybody who waits look again."""
-        self._changed()
-
-    def _changed(self) -> None:
         for callback in tuple(self._watchers):
             callback()
 
