@@ -88,8 +88,11 @@ class Disk(Protocol):
     """File operations of the bookie."""
 
     def make_dir(self, path: pathlib.Path) -> None:
-        """Create a directory with its parents, if missing, so that their names survive a power cut;
-        the names of those that exist are synced too, as far up as was missing or one level."""
+        """Create a directory with its parents, if missing, so that their names survive a power cut.
+
+        The names of all of them are synced also when they exist: an earlier process may have made
+        them and ended before it synced them.
+        """
         ...
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
@@ -232,10 +235,14 @@ class RealDisk:
     """The machine's own file system."""
 
     def make_dir(self, path: pathlib.Path) -> None:
-        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
-        for folder in missing or [path]:
-            self.sync_dir(folder.parent)
+        for folder in (path.absolute(), *path.absolute().parents):
+            if os.path.ismount(folder):
+                return
+            try:
+                self.sync_dir(folder.parent)
+            except PermissionError:
+                return  # not ours to read, so neither ours to have made
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
