@@ -10,11 +10,11 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-export soak-wire lint format bench bench-quick bench-peers proto clean
+.PHONY: help setup demo test cases soak-export soak-power-cuts soak-wire lint format bench bench-quick bench-peers proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
-	  while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	  while IFS='|' read -r name text; do printf '  make %-15s %s\n' "$$name" "$$text"; done
 
 $(READY): pyproject.toml tools/setup.py
 	@$(PYTHON) tools/setup.py
@@ -32,6 +32,9 @@ cases: $(READY) ## small programs that show one fault each, from CASES; ARGS nam
 
 soak-wire: $(READY) ## flipped bits in frames between servers: how many of a million are believed (none)
 	@PYTHONPATH=. $(PY) -m tools.wire_flips --flips 1000000 $(ARGS)
+
+soak-power-cuts: $(READY) ## kills, failed syncs and power cuts over a bookie, thousands of schedules
+	@PYTHONPATH=. $(PY) -m tools.soak_power_cuts $(ARGS)
 
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py

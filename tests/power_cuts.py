@@ -26,6 +26,7 @@ from tests.power_cut_disk import PowerCutDisk
 T = TypeVar("T")
 
 LEDGERS = 3
+COPIES_MAX = 100
 BOOTS_MAX = 12
 """Boots in a row that may be cut short before one is left alone."""
 
@@ -227,9 +228,20 @@ class Schedule:
         self.disk.restart(power=power)
 
     def _save_index(self) -> None:
-        shutil.rmtree(self._saved, ignore_errors=True)
-        if (self._rig.data_dir / "index").exists():
-            shutil.copytree(self._rig.data_dir / "index", self._saved)
+        """Copy RocksDB's files as of one moment: again, if a compaction changed them meanwhile."""
+        index = self._rig.data_dir / "index"
+        for _ in range(COPIES_MAX):
+            shutil.rmtree(self._saved, ignore_errors=True)
+            if not index.exists():
+                return
+            before = sorted(index.iterdir())
+            try:
+                shutil.copytree(index, self._saved)
+            except shutil.Error:
+                continue
+            if sorted(index.iterdir()) == before:
+                return
+        raise AssertionError("the index does not stand still")
 
     def _restore_index(self) -> None:
         shutil.rmtree(self._rig.data_dir / "index", ignore_errors=True)

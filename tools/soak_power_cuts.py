@@ -1,7 +1,8 @@
 """Many schedules of kills, failed syncs and power cuts over a bookie: `make soak-power-cuts`.
 
-The suite runs the first 200 (`tests/property/test_bookie_power_cuts.py`); this runs as many as asked
-for, prints the tally, and ends with 1 and the trace of the first schedule that broke a promise.
+The suite runs the first 200 (`tests/property/test_bookie_power_cuts.py`); this runs as many as
+asked for, prints the tally, and ends with 1 and the trace of the first schedule that broke a
+promise.
 """
 
 from __future__ import annotations
