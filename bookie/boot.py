@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import shutil
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from octavo.bookie.identity import (
     BootKind,
     DirectoryLock,
     Identity,
+    Judgement,
 )
 from octavo.bookie.journal.durable_file import DURABLE_FILE, DurableFile
 from octavo.bookie.journal.item import CommittedGroup, RetiredSegment
-from octavo.bookie.journal.replay import Evidence, Verdict, judge, span_records
+from octavo.bookie.journal.refusing import RefusingJournal
+from octavo.bookie.journal.replay import Evidence, Span, Verdict, judge, span_records
 from octavo.bookie.journal.segment import START, Position, Record, SegmentHeader
 from octavo.bookie.journal.writer import (
     JournalOptions,
@@ -35,12 +38,14 @@ from octavo.bookie.journal.writer import (
     segment_name,
     segment_number,
 )
+from octavo.bookie.storage.frozen_index import FrozenIndex, add_unproven
 from octavo.bookie.storage.index import EntryIndex, IndexApplier
+from octavo.bookie.storage.suspected import SuspectedIndex
 from octavo.metadata.bookies import CookieCatalog
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import HistoryInDoubt, StorageFailed
+from octavo.runtime.errors import HistoryInDoubt, StorageDamaged, StorageFailed, StorageFull
 from octavo.runtime.telemetry import get_logger
 
 STREAM = 0
@@ -71,6 +76,16 @@ class Booted:
     journal: JournalWriter
     durable_file: DurableFile
     journal_dir: pathlib.Path
+    frozen: bool = False
+    """There was no space to start: nothing can be written (6.13)."""
+
+
+def _close_quietly(index: EntryIndex) -> None:
+    """Close an index whose boot failed already."""
+    try:
+        index.close()
+    except StorageFailed as error:
+        _log.warning("index-not-closed", cause=error.cause)
 
 
 def _is_empty(names: list[str]) -> bool:
@@ -106,26 +121,47 @@ class Booter:
         self._journal_dir = config.data_dir / JOURNAL_DIR
         self._index_dir = config.data_dir / INDEX_DIR
         self._durable_file = DurableFile(config.data_dir, disk)
+        self._suspected = SuspectedIndex(config.data_dir, disk)
         self._renewed = False
         """This boot took a new incarnation: damaged history may be salvaged under it (B-25)."""
 
-    async def boot(self, callbacks: Callbacks) -> Booted:
-        """Open everything; raises StorageFailed with a cause and a hint when it must not serve."""
+    async def boot(self, callbacks: Callbacks, lock: DirectoryLock | None = None) -> Booted:
+        """Open everything; `lock` is the directory's, if it is held already.
+
+        Without space for what a start writes the result is frozen: everything can be read, nothing
+        written (6.13). Raises StorageFailed with a cause and a hint when it must not serve.
+        """
         try:
             await asyncio.to_thread(self._disk.make_dir, self._data_dir)
-            lock = await asyncio.to_thread(DirectoryLock, self._data_dir)
+            mine = lock
+            if mine is None:
+                mine = await asyncio.to_thread(DirectoryLock, self._data_dir)
         except OSError as error:
             raise from_os_error(f"the data folder {self._data_dir}", error) from error
         try:
-            return await self._boot_locked(lock, callbacks)
-        except OSError as error:
-            lock.release()
-            raise from_os_error(f"the start in {self._data_dir} failed", error) from error
+            return await self._boot_or_freeze(mine, callbacks)
         except BaseException:
-            lock.release()
+            if lock is None:
+                mine.release()
             raise
 
-    async def _boot_locked(self, lock: DirectoryLock, callbacks: Callbacks) -> Booted:
+    async def _boot_or_freeze(self, lock: DirectoryLock, callbacks: Callbacks) -> Booted:
+        what = f"the start in {self._data_dir} failed"
+        try:
+            return await self._boot_locked(lock, callbacks)
+        except StorageFull as error:
+            full = error
+        except OSError as error:
+            failed = from_os_error(what, error)
+            if not isinstance(failed, StorageFull):
+                raise failed from error
+            full = failed
+        try:
+            return await self._boot_frozen(lock, callbacks, full)
+        except OSError as error:
+            raise from_os_error(what, error) from error
+
+    async def _identify(self) -> tuple[Identity, Judgement, uuid.UUID]:
         instance = await self._cookies.cluster_id()
         names = await asyncio.to_thread(self._disk.list, self._data_dir)
         identity = Identity(
@@ -137,6 +173,10 @@ class Booter:
             instance,
         )
         judgement = await identity.compare(directory_empty=_is_empty(names))
+        return identity, judgement, uuid.UUID(instance)
+
+    async def _boot_locked(self, lock: DirectoryLock, callbacks: Callbacks) -> Booted:
+        identity, judgement, instance = await self._identify()
         if judgement.kind is BootKind.DOUBTFUL:
             await self._renew(identity, [judgement.cause])
         elif judgement.kind is BootKind.RENEWED:
@@ -146,17 +186,80 @@ class Booter:
             await self._claim()
             await identity.create()
         await asyncio.to_thread(self._disk.make_dir, self._journal_dir)
-        index = await self._open_index(identity, normal=judgement.kind is BootKind.NORMAL)
+        normal = judgement.kind is BootKind.NORMAL
+        while True:
+            index = await self._open_index(identity, normal=normal)
+            is_new = bool(self._suspected.reason)
+            try:
+                evidence = await asyncio.to_thread(self._evidence, identity, normal)
+                journal = await self._replay(identity, index, instance, callbacks, evidence)
+                try:
+                    await identity.bump_directory(journal.segment)
+                except BaseException:
+                    await asyncio.to_thread(journal.abandon)
+                    raise
+            except BaseException as error:
+                await asyncio.to_thread(self._durable_file.close)
+                await asyncio.to_thread(_close_quietly, index)
+                if not isinstance(error, StorageDamaged) or is_new:
+                    raise
+                continue  # damage was met while replaying: once more, with a new index
+            await asyncio.to_thread(self._suspected.clear)
+            return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)
+
+    async def _boot_frozen(
+        self, lock: DirectoryLock, callbacks: Callbacks, full: StorageFull
+    ) -> Booted:
+        """6.13: serve what can be read. Needs a history without doubt and a usable index, for
+        whatever would mend them needs space."""
+        identity, judgement, instance = await self._identify()
+        if judgement.kind is not BootKind.NORMAL:
+            raise full
         try:
-            normal = judgement.kind is BootKind.NORMAL
-            evidence = await asyncio.to_thread(self._evidence, identity, normal)
-            journal = await self._replay(identity, index, uuid.UUID(instance), callbacks, evidence)
-            await identity.bump_directory(journal.segment)
+            index = await asyncio.to_thread(
+                FrozenIndex, self._index_dir, on_damage=self._suspected.report
+            )
+        except StorageDamaged as damaged:
+            raise StorageFull(f"{full.cause}; and {damaged.cause}") from damaged
+        try:
+            await self._replay_frozen(identity, index, instance, full)
+        except StorageDamaged as damaged:
+            await asyncio.to_thread(_close_quietly, index)
+            raise StorageFull(f"{full.cause}; and {damaged.cause}") from damaged
         except BaseException:
-            await asyncio.to_thread(self._durable_file.close)
-            await asyncio.to_thread(index.close)
+            await asyncio.to_thread(_close_quietly, index)
             raise
-        return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)
+        journal = self._journal(RefusingJournal, identity.cookie.incarnation, instance, callbacks)
+        _log.error("started-without-space", cause=full.cause, hint=full.hint)
+        return Booted(
+            lock, identity, index, journal, self._durable_file, self._journal_dir, frozen=True
+        )
+
+    async def _replay_frozen(
+        self, identity: Identity, index: FrozenIndex, instance: uuid.UUID, full: StorageFull
+    ) -> None:
+        if not self._is_known(await asyncio.to_thread(index.identity), identity):
+            reason = self._suspected.reason or "the index is not complete"
+            raise StorageFull(f"{full.cause}; and {reason}")
+        evidence = await asyncio.to_thread(self._evidence, identity, True)
+        mark = await asyncio.to_thread(index.mark, STREAM)
+        verdict, problems = await self._judge(mark, instance, evidence)
+        if problems:
+            await self._renew(identity, problems)
+        await asyncio.to_thread(self._apply_frozen, index, verdict)
+
+    def _apply_frozen(self, index: FrozenIndex, verdict: Verdict) -> None:
+        applier = IndexApplier(index, STREAM)
+        self._apply(applier, verdict.spans)
+        for span in verdict.tail:
+            for _, records in span_records(span, self._load(span.segment)):
+                for record in records:
+                    add_unproven(index, applier, record)
+        applier.commit(applier.mark)
+
+    def _is_known(self, found: bytes | None, identity: Identity) -> bool:
+        """True if an index that names this directory is ours."""
+        return found is not None and found.decode("ascii", "replace") in identity.known_directories
 
     def _evidence(self, identity: Identity, normal: bool) -> list[Evidence | None]:
         """What is known of the log from outside of it; None stands for evidence that must be there
@@ -182,37 +285,38 @@ class Booter:
         _log.error("new-incarnation", cause=cause, incarnation=str(identity.cookie.incarnation))
 
     async def _open_index(self, identity: Identity, *, normal: bool) -> EntryIndex:
-        """The index of this directory; a lost one makes the history doubtful (B-23)."""
-        try:
-            index = await self._new_index()
-        except StorageFailed as error:
-            await self._renew(identity, [error.cause])
-            return await self._replace_index()
-        found = await asyncio.to_thread(index.identity)
-        if found is None:
-            known = not normal
-        else:
-            known = found.decode("ascii", "replace") in identity.known_directories
-        if known:
-            return index
-        try:
-            await self._renew(identity, ["the index is missing or of another directory"])
-        except BaseException:
-            await asyncio.to_thread(index.close)
-            raise
-        if found is None:
-            return index
-        await asyncio.to_thread(index.close)
-        return await self._replace_index()
+        """The index of this directory; one that is lost, damaged or foreign is replaced by an empty
+        one, which the journal fills if it is whole (R5, ADR 18)."""
+        if not await asyncio.to_thread(self._suspected.read):
+            index: EntryIndex | None = None
+            try:
+                index = await self._new_index()
+                found = await asyncio.to_thread(index.identity)
+                if self._is_known(found, identity) or (found is None and not normal):
+                    return index
+                self._suspected.reason = f"the index {self._index_dir} is missing or foreign"
+            except StorageDamaged as damaged:
+                self._suspected.report(damaged)
+            if index is not None:
+                await asyncio.to_thread(_close_quietly, index)
+        _log.error("index-is-built-anew", cause=self._suspected.reason)
+        await asyncio.to_thread(self._put_index_aside)
+        return await self._new_index()
 
     async def _new_index(self) -> EntryIndex:
-        return await asyncio.to_thread(EntryIndex, self._index_dir, self._config.memtable_bytes)
+        return await asyncio.to_thread(
+            lambda: EntryIndex(
+                self._index_dir, self._config.memtable_bytes, on_damage=self._suspected.report
+            )
+        )
 
-    async def _replace_index(self) -> EntryIndex:
-        """Put an unusable index aside; the journal gives a new one (R5)."""
-        aside = self._index_dir.with_name(f"{INDEX_DIR}.damaged-{self._clock.wall_ms()}")
-        await asyncio.to_thread(self._index_dir.rename, aside)
-        return await self._new_index()
+    def _put_index_aside(self) -> None:
+        """Keep the last unusable index for who wants to know why; older ones go."""
+        for old in self._data_dir.glob(f"{INDEX_DIR}.damaged-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        if self._index_dir.exists():
+            aside = self._index_dir.with_name(f"{INDEX_DIR}.damaged-{self._clock.wall_ms()}")
+            self._index_dir.rename(aside)
 
     async def _replay(
         self,
@@ -223,21 +327,35 @@ class Booter:
         evidence: list[Evidence | None],
     ) -> JournalWriter:
         mark = await asyncio.to_thread(index.mark, STREAM)
-        numbers = await asyncio.to_thread(self._numbers)
-        known = [proof for proof in evidence if proof is not None]
-        verdict = await self._judge(mark, numbers, instance_id, known)
-        problems = list(verdict.problems)
-        if len(known) < len(evidence):
-            problems.append(f"the file {DURABLE_FILE!r} is missing or damaged")
+        verdict, problems = await self._judge(mark, instance_id, evidence)
         if problems and not self._renewed:
             await self._renew(identity, problems)
-            verdict = await self._judge(mark, numbers, instance_id, known)
+            verdict, _ = await self._judge(mark, instance_id, evidence)
         cookie = identity.cookie
+        journal = self._journal(JournalWriter, cookie.incarnation, instance_id, callbacks)
+        numbers = await asyncio.to_thread(self._numbers)
+        used = [cookie.boot_counter, *(p.position.segment for p in evidence if p is not None)]
+        number = max([*numbers, *used, verdict.durable.segment]) + 1
+        directory = cookie.directories[DIRECTORY_ROLE].encode()
+        try:
+            await asyncio.to_thread(self._make_durable, index, verdict, journal, number, directory)
+        except BaseException:
+            await asyncio.to_thread(journal.abandon)
+            raise
+        return journal
+
+    def _journal(
+        self,
+        kind: type[JournalWriter],
+        incarnation: uuid.UUID,
+        instance_id: uuid.UUID,
+        callbacks: Callbacks,
+    ) -> JournalWriter:
         config = self._config
-        journal = JournalWriter(
+        return kind(
             self._journal_dir,
             self._disk,
-            SegmentHeader(STREAM, instance_id, cookie.incarnation, uuid.UUID(int=0), 0, 0, START),
+            SegmentHeader(STREAM, instance_id, incarnation, uuid.UUID(int=0), 0, 0, START),
             JournalOptions(
                 segment_bytes=config.segment_bytes,
                 group_max_bytes=config.group_commit_max_bytes,
@@ -253,28 +371,28 @@ class Booter:
             on_failure=callbacks.on_failure,
             on_roll=callbacks.on_roll,
         )
-        used = [identity.cookie.boot_counter, *(proof.position.segment for proof in known)]
-        number = max([*numbers, *used, verdict.durable.segment]) + 1
-        directory = cookie.directories[DIRECTORY_ROLE].encode()
-        await asyncio.to_thread(self._make_durable, index, verdict, journal, number, directory)
-        return journal
 
     async def _judge(
-        self,
-        mark: Position | None,
-        numbers: list[int],
-        instance_id: uuid.UUID,
-        evidence: list[Evidence],
-    ) -> Verdict:
-        return await asyncio.to_thread(
+        self, mark: Position | None, instance_id: uuid.UUID, evidence: list[Evidence | None]
+    ) -> tuple[Verdict, list[str]]:
+        """What the journal holds from the mark on, and what casts doubt on it (B-23)."""
+        numbers = await asyncio.to_thread(self._numbers)
+        known = [proof for proof in evidence if proof is not None]
+        verdict = await asyncio.to_thread(
             judge,
             mark or START,
             numbers,
             self._load,
             instance_id,
-            evidence=evidence,
+            evidence=known,
             salvage=self._renewed,
         )
+        problems = list(verdict.problems)
+        if len(known) < len(evidence):
+            problems.append(f"the file {DURABLE_FILE!r} is missing or damaged")
+        if problems and self._suspected.reason:
+            problems.insert(0, self._suspected.reason)
+        return verdict, problems
 
     def _numbers(self) -> list[int]:
         found = (segment_number(name) for name in self._disk.list(self._journal_dir))
@@ -294,16 +412,7 @@ class Booter:
         """Apply what is proven, write the rest again into the next segment, apply that, move the
         mark behind it, flush: then replay is done (B-5, B-14, B-17, ADR 14)."""
         applier = IndexApplier(index, STREAM)
-        replayed = 0
-        for span in verdict.spans:
-            if not span.batches:
-                continue
-            data = self._load(span.segment)
-            for batch, records in span_records(span, data):
-                for record in records:
-                    applier.add_record(span.segment, record)
-                replayed += len(records)
-                applier.commit(max(applier.mark, Position(span.segment, batch.end)))
+        replayed = self._apply(applier, verdict.spans)
         tail: list[list[Record]] = []
         for span in verdict.tail:
             tail += [records for _, records in span_records(span, self._load(span.segment))]
@@ -323,6 +432,20 @@ class Booter:
             segment=next_number,
             open_ends=[tuple(end) for end in verdict.open_ends],
         )
+
+    def _apply(self, applier: IndexApplier, spans: list[Span]) -> int:
+        """Index the records of proven spans; returns how many."""
+        applied = 0
+        for span in spans:
+            if not span.batches:
+                continue
+            data = self._load(span.segment)
+            for batch, records in span_records(span, data):
+                for record in records:
+                    applier.add_record(span.segment, record)
+                applied += len(records)
+                applier.commit(max(applier.mark, Position(span.segment, batch.end)))
+        return applied
 
     def _trim(self, end: Position) -> None:
         """Give back the preallocated zeros of a segment that a crash left open; keep every other

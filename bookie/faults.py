@@ -42,7 +42,7 @@ UNAVAILABLE = {
 """errno → what to do; all of them pass without any loss."""
 
 _BY_TEXT = {os.strerror(number).lower(): number for number in (*FULL, *UNAVAILABLE, errno.EIO)}
-_LOCK_TEXTS = ("lock hold by current process", "while lock file")
+_LOCK_TEXTS = ("lock hold by current process", "while lock file", "already closed", "shutdown in")
 _WRITE_TEXTS = ("append", "sync", "while write", "while truncate", "while rename")
 _PATH = re.compile(r"(/[^\s:,]+\.(?:sst|log|blob|json|dbtmp)|/[^\s:,]*(?:MANIFEST-\d+|CURRENT))")
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable
 
 import octavo
-from octavo.bookie.admission import AdmissionDesk
-from octavo.bookie.boot import STREAM, Booted, Booter, Callbacks
+from octavo.bookie.boot import Booted, Booter, Callbacks
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
 from octavo.bookie.control import ControlServer
-from octavo.bookie.evidence import EvidenceKeeper
+from octavo.bookie.faults import is_full
+from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
+from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
 from octavo.bookie.space import SpaceGauge
-from octavo.bookie.storage.index_writer import IndexWriter
-from octavo.bookie.storage.reads import EntryReader, SegmentFiles
 from octavo.bookie.store import BookieStore
 from octavo.metadata.bookies import (
     BookieRegistrar,
@@ -37,7 +35,13 @@ from octavo.runtime.address import bare_host, join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk, RealDisk
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import IllegalStateError, OctavoError, StorageFailed
+from octavo.runtime.errors import (
+    IllegalStateError,
+    NotReady,
+    OctavoError,
+    StorageFailed,
+    StorageFull,
+)
 from octavo.runtime.ids import Member
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
@@ -81,14 +85,11 @@ class BookieServer:
         self._sessions: set[Session] = set()
         self._waiting: set[Session] = set()
         self._state = "starting"
-        self._booted: Booted | None = None
-        self._store: BookieStore | None = None
-        self._index_writer: IndexWriter | None = None
-        self._files: SegmentFiles | None = None
+        self._opened: OpenedStore | None = None
         self._registrar: BookieRegistrar | None = None
         self._listener: asyncio.Server | None = None
         self._reconsider = asyncio.Event()
-        self._keeper: EvidenceKeeper | None = None
+        self._no_space = asyncio.Event()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set once when the bookie must stop (B-8, B-28); its result is the reason."""
         self.wire_address = ""
@@ -99,15 +100,17 @@ class BookieServer:
     @property
     def store(self) -> BookieStore:
         """The store requests go to."""
-        if self._store is None:
+        return self._open.store
+
+    @property
+    def _open(self) -> OpenedStore:
+        if self._opened is None:
             raise IllegalStateError("the bookie is not started")
-        return self._store
+        return self._opened
 
     @property
     def _boot(self) -> Booted:
-        if self._booted is None:
-            raise IllegalStateError("the bookie is not started")
-        return self._booted
+        return self._open.booted
 
     @property
     def cluster_id(self) -> str:
@@ -151,25 +154,14 @@ class BookieServer:
         control_port = await self._control.start(config.host, config.control_port)
         host = config.advertised_host or config.host
         self.control_address = join_address(host, control_port)
-        cookies = CookieCatalog(
-            self._metadata, self._paths, clock=self._clock, entropy=self._entropy
-        )
-        booter = Booter(
-            config,
-            self._disk,
-            cookies,
-            clock=self._clock,
-            entropy=self._entropy,
-            claim=self._claim,
-        )
-        self._booted = await booter.boot(Callbacks(self._sink, self.fail, self._on_roll))
-        self._assemble(self._booted)
+        await self._open_store(None)
         await self._measure_space()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._accept, bare_host(config.host), config.port)
         port = self._listener.sockets[0].getsockname()[1]
         self.wire_address = join_address(host, port)
         state = self._desired_state()
+        self._apply(state)
         self._registrar = BookieRegistrar(
             self._metadata,
             self._paths,
@@ -185,16 +177,14 @@ class BookieServer:
             entropy=self._entropy,
             on_taken=self._on_taken,
         )
-        # Until the cluster knows this boot, requests get NOT_READY: a process that loses the
-        # registration to another one has changed nothing that the other one relies on (B-28).
+        # Before the registration is won the cluster is told nothing of this boot: a copy that loses
+        # it has changed nothing that the other process relies on (B-28).
         await self._registrar.register(config.registration_wait_s)
-        await self._booted.identity.publish_cookie()
-        self._apply(state)
+        await self._announce()
         self._tasks.spawn(self._watch_disk(), name="watch disk")
         self._tasks.spawn(self._watch_sync(), name="watch sync")
         self._tasks.spawn(self._keep_state(), name="keep state")
-        assert self._keeper is not None
-        self._tasks.spawn(self._keeper.run(), name="keep evidence")
+        self._tasks.spawn(self._reopen_when_full(), name="reopen")
         await self._control.set_serving(True)
         _log.info(
             "bookie-started",
@@ -215,37 +205,66 @@ class BookieServer:
             clock=self._clock,
         )
 
-    def _assemble(self, booted: Booted) -> None:
-        config = self.config
-        self._files = SegmentFiles(booted.journal_dir, self._disk)
-        catalog = LedgerCatalog(
-            self._metadata, self._paths, clock=self._clock, entropy=self._entropy
+    async def _open_store(self, lock: DirectoryLock | None) -> None:
+        """Boot the directory and start what works on it."""
+        config, clock, entropy = self.config, self._clock, self._entropy
+        cookies = CookieCatalog(self._metadata, self._paths, clock=clock, entropy=entropy)
+        booter = Booter(
+            config, self._disk, cookies, clock=clock, entropy=entropy, claim=self._claim
         )
-        self._store = BookieStore(
+        callbacks = Callbacks(self._sink, self._on_storage_failure, self._on_roll)
+        booted = await booter.boot(callbacks, lock)
+        if booted.frozen:
+            self._gauge.allocation_failed()
+        opened = OpenedStore(
             config,
-            incarnation=self.incarnation,
-            journal=booted.journal,
-            index=booted.index,
-            reader=EntryReader(booted.index, self._files),
-            desk=AdmissionDesk(catalog, self.member),
-            clock=self._clock,
-            on_disk_full=self._on_disk_full,
-            on_broken=self.fail,
+            booted,
+            disk=self._disk,
+            catalog=LedgerCatalog(self._metadata, self._paths, clock=clock, entropy=entropy),
+            clock=clock,
+            events=StoreEvents(
+                on_visible=self._on_visible,
+                on_disk_full=self._on_disk_full,
+                on_failure=self._on_storage_failure,
+                on_broken=self.fail,
+            ),
         )
-        self._index_writer = IndexWriter(
-            booted.index,
-            STREAM,
-            flush_interval_s=config.memtable_flush_s,
-            drop_retired=config.page_cache_bytes is not None,
-            clock=self._clock,
-            on_visible=self._on_visible,
-            on_failure=self.fail,
+        self._opened = opened
+        opened.start()
+
+    async def _announce(self) -> None:
+        """The registration is ours: tell the cluster of this boot, then keep telling."""
+        opened = self._open
+        if not opened.booted.frozen:
+            await opened.booted.identity.publish_cookie()
+            opened.keep_evidence(self._on_task_failure)
+
+    async def _reopen_when_full(self) -> None:
+        """6.13: a disk that filled up under the index or an open segment, and a frozen store whose
+        disk has space again, end in a boot in place: as a restart would, with the same safety."""
+        while True:
+            await self._no_space.wait()
+            self._no_space.clear()
+            _log.warning("storage-opens-again", frozen=self._boot.frozen)
+            await self._reopen()
+
+    async def _reopen(self) -> None:
+        self._state = "reopening"
+        for session in list(self._sessions):
+            session.connection.abort(NotReady("the bookie opens its storage again"))
+        requests, self._requests = (
+            self._requests,
+            TaskOwner("bookie-requests", self._on_task_failure),
         )
-        self._index_writer.start()
-        self._keeper = EvidenceKeeper(
-            config, booted.journal, booted.durable_file, booted.identity, self._clock
-        )
-        booted.journal.start()
+        await requests.close()
+        lock = self._boot.lock
+        await self._open.close()
+        await self._open_store(lock)
+        await self._announce()
+        if not self._boot.frozen:
+            await self._measure_space()
+        self._apply(self._desired_state())
+        self._reconsider.set()
 
     def _accept(self) -> asyncio.BufferedProtocol:
         session = Session(self, self._requests, self._sessions_discard)
@@ -263,8 +282,7 @@ class BookieServer:
     # --- callbacks --------------------------------------------------------------------------
 
     def _sink(self, work: CommittedGroup | RetiredSegment) -> None:
-        assert self._index_writer is not None
-        self._index_writer.put(work)
+        self._open.index_writer.put(work)
 
     def _on_visible(self, items: list[JournalItem]) -> None:
         self.store.on_visible(items)
@@ -281,6 +299,18 @@ class BookieServer:
         for session in list(self._sessions):
             session.connection.abort(StorageFailed(f"the bookie failed: {error}"))
 
+    def _on_storage_failure(self, error: BaseException) -> None:
+        """Journal or index stopped for good: without space the storage is opened again, read-only
+        if need be (6.13); anything else is fail-stop (B-8)."""
+        full = isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
+        if not full or self.failed.done():
+            self.fail(error)
+            return
+        _log.error("storage-full", cause=str(error))
+        self._gauge.allocation_failed()
+        self._state = "reopening"
+        self._no_space.set()
+
     def _on_task_failure(self, name: str, error: BaseException) -> None:
         self.fail(error)
 
@@ -289,8 +319,7 @@ class BookieServer:
         self.fail(IllegalStateError(f"another process serves as {self.config.bookie_id}"))
 
     def _on_roll(self, segment: int) -> None:
-        if self._keeper is not None:
-            self._keeper.roll()
+        self._open.keeper.roll()
 
     def _on_disk_full(self) -> None:
         self._gauge.allocation_failed()
@@ -299,7 +328,7 @@ class BookieServer:
     # --- background -------------------------------------------------------------------------
 
     def _desired_state(self) -> str:
-        return "rw" if self._gauge.writable else "ro"
+        return "rw" if self._gauge.writable and not self._boot.frozen else "ro"
 
     def _apply(self, state: str) -> None:
         self._state = state
@@ -339,6 +368,10 @@ class BookieServer:
         while True:
             await self._reconsider.wait()
             self._reconsider.clear()
+            if self._state == "reopening":
+                continue  # it reconsiders when it is done
+            if self._boot.frozen and self._gauge.writable:
+                self._no_space.set()
             state = self._desired_state()
             if state == "ro" or state == self._state:
                 self._apply(state)
@@ -361,17 +394,17 @@ class BookieServer:
         reply = bookie_pb2.InfoReply(
             bookie_id=self.config.bookie_id, state=self._state, version=octavo.__version__
         )
-        if self._booted is not None and self._store is not None:
-            journal = self._booted.journal
+        if self._opened is not None:
+            journal, store = self._boot.journal, self.store
             reply.incarnation = str(self.incarnation)
             reply.cluster_id = self.cluster_id
             reply.journal_bytes_written = journal.bytes_written
             reply.journal_syncs = journal.syncs
-            reply.entries_added = self._store.stats.entries_added
-            reply.entries_read = self._store.stats.entries_read
+            reply.entries_added = store.stats.entries_added
+            reply.entries_read = store.stats.entries_read
             reply.free_bytes = self._gauge.free_bytes
             reply.segments = journal.segment
-            reply.ledgers = self._store.ledgers_in_memory
+            reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes
         return reply
 
@@ -385,38 +418,18 @@ class BookieServer:
         acknowledged depends on a stop in good order.
         """
         self._state = "stopping"
-        await self._end("health", self._control.set_serving(False))
-        await self._end("tasks", self._tasks.close())
+        await end_part("health", self._control.set_serving(False))
+        await end_part("tasks", self._tasks.close())
         if self._registrar is not None:
-            await self._end("registration", self._registrar.close())
+            await end_part("registration", self._registrar.close())
         if self._listener is not None:
             self._listener.close()
-        booted = self._booted
-        if booted is not None:
-            await self._close_store(booted)
-        await self._end("requests", self._requests.close())
+        if self._opened is not None:
+            await self._opened.close(finish=not self.failed.done())
+        await end_part("requests", self._requests.close())
         for session in list(self._sessions):
             session.connection.close()
-        if booted is not None:
-            booted.lock.release()
-            self._booted = None
-        await self._end("control", self._control.stop())
-
-    async def _close_store(self, booted: Booted) -> None:
-        await self._end("journal", asyncio.to_thread(booted.journal.stop))
-        if self._index_writer is not None:
-            await self._end("index writer", asyncio.to_thread(self._index_writer.stop))
-        if self._keeper is not None and not self.failed.done():
-            await self._end("evidence", self._keeper.finish())
-        await self._end("durable file", asyncio.to_thread(booted.durable_file.close))
-        if self._store is not None:
-            await self._end("store", self._store.close())
-        if self._files is not None:
-            await self._end("files", asyncio.to_thread(self._files.close))
-        await self._end("index", asyncio.to_thread(booted.index.close))
-
-    async def _end(self, what: str, step: Awaitable[object]) -> None:
-        try:
-            await step
-        except Exception as error:  # noqa: BLE001 - the other steps must be done
-            _log.error("stop-incomplete", part=what, cause=repr(error))
+        if self._opened is not None:
+            self._boot.lock.release()
+            self._opened = None
+        await end_part("control", self._control.stop())

@@ -36,16 +36,22 @@ from octavo.runtime.doorbell import Doorbell
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import IllegalStateError, StorageFailed
 from octavo.runtime.invariant import invariant
+from octavo.runtime.telemetry import get_logger
 
 JOIN_BELOW_BYTES = 8 * 1024
 """Items whose entries are smaller on average are joined into one buffer: fewer iovecs, fewer crc
 calls."""
 RESERVE_RECORDS = 1000
 """Fences and recovery are queued beyond the ordinary bound by this much (B-9, 6.13)."""
+RESERVE_STEP_BYTES = 256 * 1024
+"""Size of the segments that fences and recovery get when there is no space for a whole one."""
 LAZY_ITEMS_MAX = 256
 """With so many items queued a group is written, even when none of them asks for a sync (RD-6)."""
 LAZY_SHARE = 0.5
 """Lazy items may fill this part of the queue: they never cost an add its place (B-9)."""
+
+
+_log = get_logger("octavo.bookie.journal")
 
 
 def segment_name(number: int) -> str:
@@ -138,6 +144,8 @@ class JournalWriter:
         self._thread: threading.Thread | None = None
         # The rest belongs to the commit thread, or to open() before it runs.
         self._appender: Appender | None = None
+        self._allocated = 0
+        self._next_number = 0
         self._sequence = 0
         self._salt = 0
         self._unproven = (
@@ -250,6 +258,18 @@ class JournalWriter:
             if self._urgent_in - self._urgent_out == 1:  # else the thread is awake, or rung for
                 self._bell.ring()
 
+    def abandon(self) -> None:
+        """Close a stream that was opened and never started, giving its unused space back; what was
+        carried over counts or not as the next boot finds it. Never raises."""
+        appender, self._appender = self._appender, None
+        if appender is None:
+            return
+        for step in (appender.trim, appender.close):
+            try:
+                step()
+            except OSError as error:
+                _log.warning("segment-not-closed", cause=str(error))
+
     def stop(self) -> None:
         """Write what is queued, prove it with an empty batch, retire the segment, end the thread
         (blocking)."""
@@ -316,7 +336,7 @@ class JournalWriter:
     def _commit(self, items: list[JournalItem]) -> None:
         size = _batch_bytes(items)
         assert self._appender is not None
-        if self._appender.position + size > self._options.segment_bytes and items:
+        if items and not self._fits(size):
             items = self._roll(items, size)
             if not items:
                 return
@@ -333,24 +353,33 @@ class JournalWriter:
         DISK_FULL."""
         old_header, old_appender = self._header, self._appender
         assert old_appender is not None
-        number = old_header.number + 1
-        try:
-            self._create_segment(number, self.durable, self._options.segment_bytes, room=size)
-        except _NoSpaceError:
+        if not self._try_segment(self._options.segment_bytes, size):
             self._refuse([item for item in items if not item.reserve])
             items = [item for item in items if item.reserve]
             size = _batch_bytes(items)
-            if not items or old_appender.position + size <= self._options.segment_bytes:
+            if not items or self._fits(size):
                 return items
-            try:
-                self._create_segment(number, self.durable, 0, room=size)
-            except _NoSpaceError:
+            if not (self._try_segment(RESERVE_STEP_BYTES, size) or self._try_segment(0, size)):
                 self._refuse(items)
                 return []
         self._on_durable(self.durable)
         self._sink(RetiredSegment(old_header, old_appender))
         self._call_loop(self._on_roll, self._header.number)
         return items
+
+    def _fits(self, size: int) -> bool:
+        """True if a batch of this size and the mark behind it lie within what was allocated: so
+        nothing but an allocation ever meets a full disk."""
+        assert self._appender is not None
+        return self._appender.position + size + BATCH_HEADER_BYTES <= self._allocated
+
+    def _try_segment(self, wanted_bytes: int, room: int) -> bool:
+        """Go on in a new segment if there is space for it."""
+        try:
+            self._create_segment(self._next_number, self.durable, wanted_bytes, room=room)
+        except _NoSpaceError:
+            return False
+        return True
 
     def _refuse(self, items: list[JournalItem]) -> None:
         if items:
@@ -376,22 +405,39 @@ class JournalWriter:
             carried_bytes=carried,
         )
         encoded = encode_segment_header(header)
-        size = max(wanted_bytes, len(encoded) + carried + room)
+        size = max(wanted_bytes, len(encoded) + carried + room + BATCH_HEADER_BYTES)
         invariant(size <= MAX_SEGMENT_BYTES, f"segment of {size} bytes")
+        path = self._directory / segment_name(number)
         try:
-            appender = self._disk.create(self._directory / segment_name(number), size)
+            appender = self._disk.create(path, size)
+            self._next_number = number + 1  # never used again, even if this one is given up
+            try:
+                appender.write([encoded])
+                appender.sync()
+                self._disk.sync_dir(self._directory)
+            except OSError:
+                appender.close()
+                raise
         except OSError as error:
-            if is_full(error):
-                raise _NoSpaceError(*error.args) from error
-            raise
-        appender.write([encoded])
-        appender.sync()
-        self._disk.sync_dir(self._directory)
+            if not is_full(error):
+                raise
+            self._give_up(path)
+            raise _NoSpaceError(*error.args) from error
+        self._allocated = size
         self._appender = appender
         self._header = header
         self._salt = header.salt
         self._sequence = 0
         self.durable = self.recorded = Position(number, appender.position)
+
+    def _give_up(self, path: pathlib.Path) -> None:
+        """Remove a segment whose creation found no space; nothing was stored in it, and one that
+        stays is left out by the next boot."""
+        try:
+            self._disk.unlink(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                _log.warning("segment-not-removed", path=str(path), cause=str(error))
 
     def _write(self, items: list[JournalItem]) -> None:
         appender = self._appender

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import pathlib
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import rocksdict
 
 from octavo.bookie.faults import from_rocksdb
 from octavo.bookie.journal.item import CommittedGroup
 from octavo.bookie.journal.segment import FooterBuilder, Position, Record, RecordType
-from octavo.runtime.errors import UnsupportedVersion
+from octavo.runtime.errors import StorageDamaged, StorageFailed, UnsupportedVersion
 from octavo.runtime.invariant import invariant
 
 _ENTRY_KEY = struct.Struct(">cqq")
@@ -72,12 +72,31 @@ def entry_key(ledger_id: int, entry_id: int) -> bytes:
     return _ENTRY_KEY.pack(b"e", ledger_id, entry_id)
 
 
-class EntryIndex:
-    """One open RocksDB. Reads from any thread; writes from one thread only. Errors raise
-    StorageFailed."""
+class Batch(Protocol):
+    """Changes that are applied together."""
 
-    def __init__(self, path: pathlib.Path, write_buffer_bytes: int) -> None:
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        ...
+
+
+class EntryIndex:
+    """One open RocksDB. Reads from any thread; writes from one thread only.
+
+    Errors raise a StorageFailed; `on_damage` is told of each StorageDamaged, on the thread that met
+    it, so that the next start builds the index anew.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        write_buffer_bytes: int,
+        *,
+        read_only: bool = False,
+        on_damage: Callable[[StorageDamaged], None] = lambda _error: None,
+    ) -> None:
         self._path = str(path)
+        self._on_damage = on_damage
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(write_buffer_bytes)
@@ -93,7 +112,10 @@ class EntryIndex:
         # The stub calls this property a method.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         try:
-            self._db = rocksdict.Rdict(str(path), options=options)
+            access = (
+                rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
+            )
+            self._db = rocksdict.Rdict(str(path), options=options, access_type=access)
         except Exception as error:
             raise from_rocksdb("the index cannot be opened", str(path), error) from error
 
@@ -110,8 +132,20 @@ class EntryIndex:
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
-            raise from_rocksdb("an index read failed", self._path, error) from error
+            raise self._failed("an index read failed", error) from error
         return value
+
+    def _failed(self, what: str, error: Exception) -> StorageFailed:
+        failed = from_rocksdb(what, self._path, error)
+        if isinstance(failed, StorageDamaged):
+            self._on_damage(failed)
+        return failed
+
+    def _unpack(self, layout: struct.Struct, value: bytes) -> tuple[Any, ...]:
+        """The fields of a value; one of another size was not written by us."""
+        if len(value) != layout.size:
+            raise self._failed("an index read failed", ValueError(f"value of {len(value)} bytes"))
+        return layout.unpack(value)
 
     def _scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys in [low, high) with values; an iterator that ended early raises instead of looking
@@ -127,12 +161,12 @@ class EntryIndex:
                 iterator.next()
             iterator.status()
         except Exception as error:
-            raise from_rocksdb("an index scan failed", self._path, error) from error
+            raise self._failed("an index scan failed", error) from error
 
     def mark(self, stream: int) -> Position | None:
         """Position up to which the index holds every record of the stream."""
         value = self._get(_MARK_KEY.pack(b"m", stream))
-        return None if value is None else Position(*_MARK_VALUE.unpack(value))
+        return None if value is None else Position(*self._unpack(_MARK_VALUE, value))
 
     def identity(self) -> bytes | None:
         """Identity of the data directory this index belongs to."""
@@ -141,7 +175,7 @@ class EntryIndex:
     def locate(self, ledger_id: int, entry_id: int) -> Location | None:
         """Where an entry lies, or None: no such key."""
         value = self._get(_ENTRY_KEY.pack(b"e", ledger_id, entry_id))
-        return None if value is None else Location(*_ENTRY_VALUE.unpack(value))
+        return None if value is None else Location(*self._unpack(_ENTRY_VALUE, value))
 
     def locate_run(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int
@@ -161,7 +195,7 @@ class EntryIndex:
             for key, value in self._scan(entry_key(ledger_id, first + 1), high):
                 if key != entry_key(ledger_id, first + len(run)):
                     break
-                location = Location(*_ENTRY_VALUE.unpack(value))
+                location = Location(*self._unpack(_ENTRY_VALUE, value))
                 run.append(location)
                 room -= location.length
                 if room < 0:
@@ -171,12 +205,12 @@ class EntryIndex:
     def ledger(self, ledger_id: int) -> LedgerState | None:
         """State of a ledger, or None when no record of it was ever applied."""
         value = self._get(_LEDGER_KEY.pack(b"l", ledger_id))
-        return None if value is None else LedgerState._make(_LEDGER_STATE.unpack(value))
+        return None if value is None else LedgerState._make(self._unpack(_LEDGER_STATE, value))
 
     def live_bytes(self, segment: int) -> int:
         """Bytes of entries the index says lie in a segment."""
         value = self._get(_SEGMENT_KEY.pack(b"s", segment))
-        return 0 if value is None else int(_COUNT.unpack(value)[0])
+        return 0 if value is None else int(self._unpack(_COUNT, value)[0])
 
     def segments(self) -> list[int]:
         """Segments that hold, or held, entries."""
@@ -189,19 +223,24 @@ class EntryIndex:
 
     # --- writes -----------------------------------------------------------------------------
 
-    def write(self, batch: rocksdict.WriteBatch) -> None:
-        """Apply a batch atomically."""
+    def new_batch(self) -> Batch:
+        """An empty batch for `write()`."""
+        return rocksdict.WriteBatch(raw_mode=True)
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch, made by `new_batch()`, atomically."""
         try:
+            assert isinstance(batch, rocksdict.WriteBatch)
             self._db.write(batch, self._write_options)
         except Exception as error:
-            raise from_rocksdb("an index write failed", self._path, error) from error
+            raise self._failed("an index write failed", error) from error
 
     def flush(self) -> None:
         """Make everything applied so far survive a crash (blocking)."""
         try:
             self._db.flush(True)
         except Exception as error:
-            raise from_rocksdb("an index flush failed", self._path, error) from error
+            raise self._failed("an index flush failed", error) from error
 
 
 class IndexApplier:
@@ -216,7 +255,7 @@ class IndexApplier:
         self._index = index
         self._mark_key = _MARK_KEY.pack(b"m", stream)
         self._mark = index.mark(stream) or Position(0, 0)
-        self._batch = rocksdict.WriteBatch(raw_mode=True)
+        self._batch = index.new_batch()
         self._states: dict[int, LedgerState] = {}
         self._live: dict[int, int] = {}
 
@@ -329,4 +368,4 @@ class IndexApplier:
         self._mark = mark
         self._states.clear()
         self._live.clear()
-        self._batch = rocksdict.WriteBatch(raw_mode=True)
+        self._batch = self._index.new_batch()

@@ -8,10 +8,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from octavo.bookie.faults import is_full
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.journal.segment import FooterBuilder
 from octavo.bookie.storage.index import EntryIndex, IndexApplier
 from octavo.runtime.clock import Clock
+from octavo.runtime.telemetry import get_logger
 
 GROUPS_MAX = 256
 """Groups the index may lag behind the journal; beyond it the commit thread waits."""
@@ -22,6 +24,9 @@ GATHER_S = 0.05
 acknowledged after the sync and read from memory until the index answers for them (B-5)."""
 MERGE_RECORDS_MAX = 8192
 """Records applied in one RocksDB batch."""
+
+
+_log = get_logger("octavo.bookie.index-writer")
 
 
 def _nbytes(group: CommittedGroup) -> int:
@@ -179,9 +184,15 @@ class IndexWriter:
         """Write the footer of a full segment and give its unused space back; off the
         acknowledgement path."""
         appender = retired.appender
-        appender.write(self._footer.encode(retired.header, appender.position))
-        appender.sync()
-        appender.trim()
+        try:
+            appender.write(self._footer.encode(retired.header, appender.position))
+            appender.sync()
+            appender.trim()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # Who needs it scans the segment instead; a part of it is not taken for a footer.
+            _log.warning("footer-left-out", segment=retired.header.number, cause=str(error))
         if self._drop_retired:
             appender.drop_cached(0)
         appender.close()

@@ -194,13 +194,33 @@ async def test_b23_damage_before_a_proof_refuses_and_b25_salvages(rig: BookieRig
     assert rig.server.incarnation == new
 
 
-async def test_b23_lost_index_refuses_and_is_rebuilt(rig: BookieRig) -> None:
+async def test_r5_a_lost_index_is_built_anew_from_a_whole_journal(rig: BookieRig) -> None:
     ledger = await filled(rig)
+    await rig.server.store.fence(ledger)
+    incarnation = rig.server.incarnation
     await rig.stop()
     shutil.rmtree(rig.data_dir / "index")
-    await refused(rig, "index is missing")
-    await rig.start(accept_data_loss=True)
-    assert await everything(rig, ledger) == [entry(ledger, i) for i in range(20)], "R5"
+    await rig.start()
+    assert rig.server.incarnation == incarnation, "nothing is lost, nothing is given up"
+    assert await everything(rig, ledger) == [entry(ledger, i) for i in range(20)]
+    assert await rig.add(entry(ledger, 20)) == [Status.FENCED], "INV-8"
+    assert await rig.read(ledger, 20) == (Status.NO_SUCH_ENTRY, [])
+
+
+async def test_b23_a_lost_index_and_a_journal_that_is_not_whole_refuse(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with BookieRig(tmp_path / "data", segment_bytes=4096) as rig:
+        ledger = await rig.ledger()
+        for i in range(12):
+            await rig.add(entry(ledger, i, bytes([i]) * 900))
+        await rig.stop()
+        shutil.rmtree(rig.data_dir / "index")
+        rig.segments()[0].unlink()
+        await refused(rig, "index.* is missing or foreign; segments before 2 are missing")
+        await rig.start(accept_data_loss=True)
+        status, entries = await rig.read(ledger, 11)
+        assert (status, entries) == (Status.OK, [entry(ledger, 11, bytes([11]) * 900)])
 
 
 async def test_b23_replaced_disk_refuses(rig: BookieRig) -> None:

@@ -171,7 +171,12 @@ class _RealAppender:
     def drop_cached(self, keep_bytes: int) -> None:
         end = (self.position - keep_bytes) // DROP_STEP_BYTES * DROP_STEP_BYTES
         if end > self._dropped:
-            os.posix_fadvise(self._fd, self._dropped, end - self._dropped, os.POSIX_FADV_DONTNEED)
+            try:
+                os.posix_fadvise(
+                    self._fd, self._dropped, end - self._dropped, os.POSIX_FADV_DONTNEED
+                )
+            except OSError:
+                return  # a hint: the cache keeps what it has
             self._dropped = end
 
     def trim(self) -> None:
