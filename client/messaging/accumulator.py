@@ -1,8 +1,13 @@
-"""Records waiting to be sent: per-partition columns, closed into batches by size or time (F037).
+"""Records waiting to be sent: per-partition cells, closed into batches by size or time (F037).
 
-No object per record: a record is one element in each of a few lists. Appending works from any
-thread under `lock`; batches are taken on the loop. Memory is bounded by `buffer_memory`: the bytes
-of a record count until its batch is acknowledged or failed.
+No object per record: a record is four cells of a flat list, or an item in each of a few columns.
+Appending works from any thread under `lock`; batches are taken on the loop. Memory is bounded by
+`buffer_memory`: the bytes of a record count until its batch is acknowledged or failed.
+
+Signal handlers and finalisers may run between any two calls of a section, also raise there (Ctrl-C)
+or let other threads in for a while (`sections`). So a record goes in by steps between which nothing
+is called, after a last look at whether the batch is still the open one; everything else is done in
+an order in which each step leaves the state whole.
 """
 
 from __future__ import annotations
@@ -12,11 +17,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from octavo.client.messaging.delivery import Partition
-from octavo.client.messaging.futures import Completion
+from octavo.client.messaging.futures import Completion, SendFuture
 from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.sections import Section
 from octavo.proto import batch as batch_format
 from octavo.runtime.checksum import Buffer
 
@@ -30,28 +36,55 @@ many times `batch_size`: with five in flight, small ones would leave the disk wa
 trips."""
 
 
+class Columns(NamedTuple):
+    """Equal-length columns to append to one partition."""
+
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
+    sizes: Sequence[int]
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Rows `start` .. `stop`."""
+        headers = None if self.headers is None else self.headers[start:stop]
+        return Columns(
+            self.timestamps_ms[start:stop],
+            self.keys[start:stop],
+            self.values[start:stop],
+            headers,
+            self.sizes[start:stop],
+        )
+
+
+Cell = int | bytes | Headers | None
+CELLS = 4
+"""Timestamp, key, value and headers of one record, in this order."""
+
+
 class Batch(Completion):
     """Records of one partition that are stored whole or not at all (A2)."""
 
     __slots__ = (
+        "cells",
         "count",
         "created_s",
         "due",
-        "headers",
-        "keys",
+        "has_headers",
         "make",
+        "parts",
         "payload",
         "payload_producer",
         "size_bytes",
-        "values",
     )
 
-    def __init__(self, topic: str, partition: int, created_s: float) -> None:
-        super().__init__(topic, partition)
-        self.timestamps_ms: list[int] = []  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.headers: list[Headers] | None = None
+    def __init__(self, topic: str, partition: int, created_s: float, resolver: int = 0) -> None:
+        super().__init__(topic, partition, resolver)
+        self.parts: tuple[Columns, ...] = ()
+        """Records appended in bulk, and single ones before them."""
+        self.cells: list[Cell] = []
+        """Single records behind `parts`, CELLS each."""
+        self.has_headers = False
         self.count = 0
         self.size_bytes = 0
         self.created_s = created_s
@@ -62,6 +95,47 @@ class Batch(Completion):
         self.payload: Buffer = b""
         """The encoded batch, kept for retries."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.count
+
+    def parts_with(self, rows: Columns | None) -> tuple[Columns, ...]:
+        """`parts` and `cells`, and `rows` behind them."""
+        cells = self.cells
+        single: tuple[Columns, ...] = ()
+        if cells:
+            columns = cast("Sequence[Sequence[object]]", [cells[at::CELLS] for at in range(CELLS)])
+            stamps, keys, values, headers = columns
+            single = (
+                Columns(
+                    cast("Sequence[int]", stamps),
+                    cast("Sequence[bytes | None]", keys),
+                    cast("Sequence[bytes | None]", values),
+                    cast("Sequence[Headers]", headers) if self.has_headers else None,
+                    (),
+                ),
+            )
+        return (*self.parts, *single) if rows is None else (*self.parts, *single, rows)
+
+    def columns(self) -> Columns:
+        """All records, sizes left out."""
+        parts = self.parts_with(None)
+        if len(parts) == 1:
+            return parts[0]
+        headers: list[Headers] | None = None
+        if self.has_headers:
+            headers = []
+            for part in parts:
+                headers += [NO_HEADERS] * len(part.values) if part.headers is None else part.headers
+        return Columns(
+            [stamp for part in parts for stamp in part.timestamps_ms],
+            [key for part in parts for key in part.keys],
+            [value for part in parts for value in part.values],
+            headers,
+            (),
+        )
 
     def encoded(self, codec: int, producer: tuple[int, int, int]) -> Buffer:
         """The batch's bytes under `producer`; columns are released once encoded."""
@@ -76,11 +150,13 @@ class Batch(Completion):
     def _encode(self, codec: int, producer: tuple[int, int, int]) -> Buffer:
         if self.make is not None:
             return self.make(producer)
+        columns = self.columns()
+        self.timestamps_ms = columns.timestamps_ms
         return batch_format.encode(
-            self.timestamps_ms,
-            self.keys,
-            self.values,
-            self.headers,
+            columns.timestamps_ms,
+            columns.keys,
+            columns.values,
+            columns.headers,
             codec=codec,
             producer_id=producer[0],
             producer_epoch=producer[1],
@@ -88,9 +164,8 @@ class Batch(Completion):
         )
 
     def _release_columns(self) -> None:
-        self.keys = []
-        self.values = []
-        self.headers = None
+        self.parts = ()
+        self.cells = []
         self.make = None
 
     def release(self) -> None:
@@ -102,7 +177,15 @@ class Batch(Completion):
 class Slot:
     """One partition's place in the accumulator: at most one open batch, then closed ones."""
 
-    __slots__ = ("closed", "delivery", "grown_bytes_max", "open", "partition", "topic")
+    __slots__ = (
+        "closed",
+        "delivery",
+        "full_bytes",
+        "grown_bytes_max",
+        "open",
+        "partition",
+        "topic",
+    )
 
     def __init__(self, delivery: Partition) -> None:
         self.topic = delivery.topic
@@ -111,13 +194,16 @@ class Slot:
         """The same partition's state in the delivery core."""
         self.open: Batch | None = None
         self.closed: deque[Batch] = deque()
+        self.full_bytes = 0
+        """Size at which a batch is full; 0: `batch_size`. Less when the topic takes less."""
         self.grown_bytes_max = 0
-        """How large the open batch may grow while others wait; 0: not beyond `batch_size`."""
+        """How large the open batch may grow while others wait, for more of them would only wait
+        too; 0: not beyond `full_bytes`."""
 
     def fills_up_to(self, batch_size: int) -> int:
-        """How large the open batch may be now: larger while full ones wait for the window, for more
-        of them would only wait too."""
-        return max(batch_size, self.grown_bytes_max) if self.closed else batch_size
+        """The size up to which the open batch may be filled now."""
+        full_bytes = self.full_bytes or batch_size
+        return max(full_bytes, self.grown_bytes_max) if self.closed else full_bytes
 
     @property
     def waiting(self) -> int:
@@ -128,16 +214,6 @@ class Slot:
 Row = tuple[int, bytes | None, bytes | None, Headers, int]
 """One record in its stored form: timestamp, key, value, headers, size with overhead. A plain tuple:
 this is the one place where an object with names would cost as much as the append itself."""
-
-
-class Columns(NamedTuple):
-    """Equal-length columns to append to one partition."""
-
-    timestamps_ms: Sequence[int]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    headers: Sequence[Headers] | None
-    sizes: Sequence[int]
 
 
 class Span(NamedTuple):
@@ -163,8 +239,15 @@ class Accumulator:
         linger_s: float,
         buffer_memory: int,
         now_s: Callable[[], float],
+        resolver: int = 0,
     ) -> None:
-        self.lock = threading.Lock()
+        section = Section()
+        self.section = section
+        self.lock = section.lock
+        self.mine = section.mine
+        """Whether the caller interrupted this thread's own section."""
+        self.resolver = resolver
+        """Ident of the thread on whose loop batches are resolved."""
         self.space = threading.Condition(self.lock)
         self.batch_size = batch_size
         self.free_bytes = buffer_memory
@@ -182,36 +265,41 @@ class Accumulator:
 
     # --- appending, any thread, lock held ------------------------------------------------------
 
-    def append(self, slot: Slot, row: Row) -> Batch:
-        """Add one record whose size was checked to fit; its index is `count - 1`."""
+    def append(self, slot: Slot, row: Row) -> SendFuture:
+        """Add one record whose size was checked to fit."""
         timestamp_ms, key, value, headers, size_bytes = row
-        batch = slot.open
-        if batch is None:
-            batch = self._open(slot)
-        elif (
-            batch.size_bytes + size_bytes > slot.fills_up_to(self.batch_size)
-            or batch.count >= MAX_BATCH_RECORDS
-        ):
+        cells = (timestamp_ms, key, value, headers)
+        full_bytes = slot.full_bytes or self.batch_size
+        while True:
+            batch = slot.open
+            if batch is None:
+                self._open(slot)
+                continue
+            index = batch.count
+            size = batch.size_bytes + size_bytes
+            limit = full_bytes
+            if slot.closed and slot.grown_bytes_max > limit:
+                limit = slot.grown_bytes_max
+            if index and (size > limit or index >= MAX_BATCH_RECORDS):
+                self.close_open(slot)
+                continue
+            # Nothing is called since `slot.open` was read, nor before the record is in.
+            batch.count = index + 1
+            batch.size_bytes = size
+            self.free_bytes -= size_bytes
+            if headers:
+                batch.has_headers = True
+            batch.cells += cells
+            break
+        if size >= limit:
             self.close_open(slot)
-            batch = self._open(slot)
-        batch.timestamps_ms.append(timestamp_ms)
-        batch.keys.append(key)
-        batch.values.append(value)
-        if headers or batch.headers is not None:
-            if batch.headers is None:
-                batch.headers = [NO_HEADERS] * batch.count
-            batch.headers.append(headers)
-        batch.count += 1
-        batch.size_bytes += size_bytes
-        self.free_bytes -= size_bytes
-        self._close_if_full(slot, batch)
-        return batch
-
-    def _close_if_full(self, slot: Slot, batch: Batch) -> None:
-        if batch.size_bytes >= slot.fills_up_to(self.batch_size):
-            self.close_open(slot)
-        elif batch.size_bytes >= self.batch_size and not batch.due:
+        elif size >= full_bytes and not batch.due:
             self.expedite(slot, batch)
+        return SendFuture(batch, index)
+
+    def limit_bytes(self, slot: Slot) -> int:
+        """The size up to which the open batch may be filled now."""
+        return slot.fills_up_to(self.batch_size)
 
     def append_many(self, slot: Slot, rows: Columns) -> list[Span]:
         """Add columns to one partition, cutting batches by size without a loop over records."""
@@ -219,64 +307,70 @@ class Accumulator:
         spans: list[Span] = []
         start, total = 0, len(ends)
         while start < total:
-            batch = slot.open or self._open(slot)
+            batch = slot.open
+            if batch is None:
+                self._open(slot)
+                continue
+            count, size_bytes = batch.count, batch.size_bytes
             before = ends[start - 1] if start else 0
-            room = max(slot.fills_up_to(self.batch_size) - batch.size_bytes, 0)
-            stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - batch.count)
+            room = max(self.limit_bytes(slot) - size_bytes, 0)
+            stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - count)
             if stop <= start:
-                if batch.count:
+                if count:
                     self.close_open(slot)
                     continue
-                stop = start + 1  # a record larger than batch_size goes alone
-            spans.append(Span(batch, batch.count, stop - start))
-            self._extend(batch, rows, start, stop)
+                stop = start + 1  # a record larger than the limit goes alone
+            part = rows if (start, stop) == (0, total) else rows.part(start, stop)
+            parts, cells = batch.parts_with(part), list[Cell]()
             taken = ends[stop - 1] - before
-            batch.size_bytes += taken
+            if slot.open is not batch or batch.count != count:
+                continue  # an interruption let others go on
+            batch.parts, batch.cells = parts, cells
+            batch.count = count + stop - start
+            batch.size_bytes = size_bytes + taken
             self.free_bytes -= taken
-            self._close_if_full(slot, batch)
+            if part.headers is not None:
+                batch.has_headers = True
+            spans.append(Span(batch, count, stop - start))
             start = stop
+            if batch.size_bytes >= self.limit_bytes(slot):
+                self.close_open(slot)
+            elif batch.size_bytes >= (slot.full_bytes or self.batch_size) and not batch.due:
+                self.expedite(slot, batch)
         return spans
-
-    @staticmethod
-    def _extend(batch: Batch, rows: Columns, start: int, stop: int) -> None:
-        batch.timestamps_ms.extend(rows.timestamps_ms[start:stop])
-        batch.keys.extend(rows.keys[start:stop])
-        batch.values.extend(rows.values[start:stop])
-        if rows.headers is not None or batch.headers is not None:
-            if batch.headers is None:
-                batch.headers = [NO_HEADERS] * batch.count
-            given = rows.headers
-            batch.headers.extend(
-                [NO_HEADERS] * (stop - start) if given is None else given[start:stop]
-            )
-        batch.count += stop - start
 
     def append_made(self, slot: Slot, batch: Batch) -> None:
         """Add a batch that is complete already (Arrow columns), behind what the slot holds."""
-        if slot.open is not None:
-            self.close_open(slot)
+        batch.resolver = self.resolver
+        self.close_open(slot)
+        made = (batch,)
         self.pending[batch] = None
         self.free_bytes -= batch.size_bytes
-        slot.closed.append(batch)
+        slot.closed += made
         self.ready[slot] = None
         self.wake_wanted = True
 
-    def _open(self, slot: Slot) -> Batch:
+    def _open(self, slot: Slot) -> None:
         now_s = self._now_s()
-        batch = Batch(slot.topic, slot.partition, now_s)
-        slot.open = batch
-        self.pending[batch] = None
-        self._linger[slot] = now_s + self._linger_s
-        if not self.timer_armed:
-            self.wake_wanted = True
-        return batch
+        batch = Batch(slot.topic, slot.partition, now_s, self.resolver)
+        if slot.open is None:
+            slot.open = batch
+            self.pending[batch] = None
+            self._linger[slot] = now_s + self._linger_s
+            if not self.timer_armed:
+                self.wake_wanted = True
 
     def close_open(self, slot: Slot) -> None:
         """Move the open batch to the closed ones."""
-        if slot.open is not None:
-            slot.closed.append(slot.open)
+        batch = slot.open
+        if batch is None:
+            return
+        closing = (batch,)
+        if slot.open is batch:
+            slot.closed += closing
             slot.open = None
-            self._linger.pop(slot, None)
+            if slot in self._linger:
+                del self._linger[slot]
             self.ready[slot] = None
             self.wake_wanted = True
 
@@ -289,9 +383,10 @@ class Accumulator:
 
     def expedite_all(self) -> None:
         """The same for every open batch (flush, memory pressure)."""
-        for slot in self._linger:
-            if slot.open is not None:
-                self.expedite(slot, slot.open)
+        for slot in list(self._linger):
+            batch = slot.open
+            if batch is not None:
+                self.expedite(slot, batch)
 
     # --- taking, on the loop, lock held --------------------------------------------------------
 
@@ -379,4 +474,4 @@ class Accumulator:
 
     def pending_records(self) -> int:
         """Records neither acknowledged nor failed; lock held."""
-        return sum(batch.count for batch in self.pending)
+        return sum(batch.count for batch in list(self.pending))

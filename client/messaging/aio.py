@@ -22,7 +22,7 @@ from octavo.client.messaging.leaving import leave_async
 from octavo.client.messaging.limits import check_topic
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
-from octavo.runtime.errors import ConfigError, OctavoError
+from octavo.runtime.errors import ConfigError
 
 _log = logging.getLogger("octavo.client")
 
@@ -82,18 +82,23 @@ class AsyncClient:
         return reader
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close every part, producers last to finish, then the connections.
+        """Close every part, then the connections; a cancelled close waits for nothing any more.
 
         Raises the first error of a part (for example FlushTimeout) after everything is closed.
         """
-        first: OctavoError | None = None
+        first: Exception | None = None
+        leave: BaseException | None = None
         for part in list(self._binding.parts):
             try:
-                await part.close(timeout)
-            except OctavoError as error:
+                await part.close(timeout if leave is None else 0.0)
+            except Exception as error:  # noqa: BLE001  it is raised when all is closed
                 _log.error("closing %s: %s", type(part).__name__, error)
                 first = first or error
+            except BaseException as error:  # noqa: BLE001  cancelled: the others end at once
+                leave = error
         await self._binding.close()
+        if leave is not None:
+            raise leave
         if first is not None:
             raise first
 

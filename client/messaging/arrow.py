@@ -175,7 +175,7 @@ def batches(engine: ProducerEngine, given: ArrowInput, rows: ArrowRows) -> Itera
         start = 0
         while start < len(ends):
             before = ends[start - 1] if start else 0
-            stop = max(bisect_right(ends, before + engine.accumulator.batch_size), start + 1)
+            stop = max(bisect_right(ends, before + state.slots[where].full_bytes), start + 1)
             batch = Batch(state.name, where, engine.cluster.clock.monotonic())
             batch.count = stop - start
             batch.size_bytes = ends[stop - 1] - before

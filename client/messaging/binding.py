@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from typing import Protocol
 
 from octavo.client.messaging.cluster import Cluster
@@ -81,6 +82,15 @@ class Binding:
     def forget(self, part: Part) -> None:
         """A part was closed."""
         self.parts.pop(part, None)
+
+    def __del__(self) -> None:
+        if self._cluster is not None and not self.closed and self._pid == os.getpid():
+            warnings.warn(
+                "an octavo client was dropped without close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     async def close(self) -> None:
         """End the connections; parts are closed by then."""

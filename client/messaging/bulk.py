@@ -12,10 +12,12 @@ from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar, cast
 
 from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch, Columns, Span
-from octavo.client.messaging.engine import ProducerEngine, check_timestamp
+from octavo.client.messaging.engine import ProducerEngine
+from octavo.client.messaging.intake import check_timestamp
 from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.sections import suspended
 from octavo.client.messaging.serializers import ToBytes, header_list, headers_bytes
-from octavo.runtime.errors import ConfigError, OctavoError, ProducerClosed
+from octavo.runtime.errors import ConfigError, OctavoError
 
 CHUNK_RECORDS = 2_048
 CHUNK_BYTES = 2 << 20
@@ -185,12 +187,15 @@ def append_chunk(
 ) -> list[Span]:
     """Append one chunk; blocks the thread up to `block_s` for memory, then BufferFull."""
     accumulator = engine.accumulator
+    if accumulator.mine():
+        with suspended():  # the caller interrupted this thread inside; it will wait anyway
+            return append_chunk(engine, topic, partition, chunk, block_s)
     spans: list[Span] = []
     state = engine.topics[topic]
     chosen = engine.router.choose_many(state, partition, chunk.keys, chunk.values, chunk.headers)
     with accumulator.lock:
         if engine.closed is not None:
-            raise ProducerClosed(f"the producer accepts nothing more: {engine.closed.cause}")
+            raise engine.refusal()
         if accumulator.free_bytes < chunk.size_bytes:
             engine.wait_space(chunk.size_bytes, block_s)
         groups = engine.router.group(state, chosen, chunk.keys, chunk.sizes)
@@ -203,9 +208,12 @@ def append_chunk(
 def append_batch(engine: ProducerEngine, batch: Batch, block_s: float) -> list[Span]:
     """Append a batch that is complete already; blocks as `append_chunk`."""
     accumulator = engine.accumulator
+    if accumulator.mine():
+        with suspended():
+            return append_batch(engine, batch, block_s)
     with accumulator.lock:
         if engine.closed is not None:
-            raise ProducerClosed(f"the producer accepts nothing more: {engine.closed.cause}")
+            raise engine.refusal()
         if accumulator.free_bytes < batch.size_bytes:
             engine.wait_space(batch.size_bytes, block_s)
         accumulator.append_made(engine.topics[batch.topic].slots[batch.partition], batch)
@@ -257,10 +265,7 @@ class BulkSend:
 
     def expedite(self) -> None:
         """Nothing more follows: do not linger."""
-        accumulator = self._engine.accumulator
-        with accumulator.lock:
-            accumulator.expedite_all()
-            self._engine.wake_if_wanted()
+        self._engine.expedite_all()
 
     @property
     def open(self) -> list[Batch]:

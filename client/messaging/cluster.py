@@ -25,6 +25,7 @@ from octavo.runtime.deadline import Deadline
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
     BrokerUnavailable,
+    IllegalStateError,
     NotLeader,
     OctavoError,
     RequestTimedOut,
@@ -125,15 +126,22 @@ class Cluster:
         self._refreshing: dict[str, asyncio.Task[OctavoError | None]] = {}
         self._refresher_started = False
         self._said_s = -SAY_WAITING_EVERY_S
+        self._closed = False
 
     async def close(self) -> None:
-        """Close every connection; no call may follow."""
+        """Close every connection. Calls under way in other tasks end with IllegalStateError."""
+        self._closed = True
         await self.tasks.close()
         channels, self._channels = self._channels, {}
         for channel, _ in channels.values():
             await channel.close()
 
     # --- connections ----------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise IllegalStateError once the client is closed."""
+        if self._closed:
+            raise IllegalStateError("the client was closed during the call")
 
     def stub(self, address: str) -> BrokerAsyncStub:
         """The stub of one broker; connects on first use."""
@@ -181,8 +189,12 @@ class Cluster:
 
     async def ask(self, address: str, call: Call[T], timeout_s: float) -> T:
         """One RPC to one broker; raises OctavoError."""
+        self.check_open()
         try:
             reply = await call(self.stub(address), max(timeout_s, 0.001))
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self.check_open()  # closing the channel cancels what is under way
+            raise
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 self._silent.fell_silent(address)
@@ -192,7 +204,16 @@ class Cluster:
 
     async def responds(self, address: str) -> bool:
         """Whether a broker answers a trifle within PROBE_S; simultaneous callers share the try."""
-        return await asyncio.shield(self._probe(address))
+        return await self._shared(self._probe(address))
+
+    async def _shared(self, task: asyncio.Task[T]) -> T:
+        """The result of a task that others wait for too."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                self.check_open()  # closing ended the task, nobody the caller
+            raise
 
     def _probe(self, address: str) -> asyncio.Task[bool]:
         task = self._probes.get(address)
@@ -330,6 +351,7 @@ class Cluster:
 
     async def refresh(self, name: str, timeout_s: float | None = None) -> TopicView:
         """Fresh metadata of one topic; simultaneous callers share a request."""
+        self.check_open()
         self._start_refresher()
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         task = self._refreshing.get(name)
@@ -343,7 +365,8 @@ class Cluster:
         if not done:
             raise RequestTimedOut(f"metadata of {name!r} not known within {limit_s:.3g} s")
         if task.cancelled():
-            raise BrokerUnavailable(f"metadata of {name!r}: the client was closed")
+            self.check_open()
+            raise BrokerUnavailable(f"the request for metadata of {name!r} was cancelled")
         error = task.result()
         if error is not None:
             raise error

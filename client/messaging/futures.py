@@ -1,7 +1,8 @@
 """Completion of sends: one completion per batch, and light futures that point into it.
 
 Resolving a batch of a thousand records is one operation; a `SendFuture` is two references. Waiting
-works from any thread and from any asyncio loop.
+works from any thread and from any asyncio loop, from signal handlers and finalisers too: there is
+no lock here, only single steps of which each is whole.
 """
 
 from __future__ import annotations
@@ -13,35 +14,37 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from octavo.client.messaging.records import RecordMetadata
-from octavo.runtime.errors import OctavoError, RequestTimedOut
+from octavo.client.messaging.sections import suspended
+from octavo.runtime.errors import IllegalStateError, OctavoError, RequestTimedOut
 
 _log = logging.getLogger("octavo.client")
-_LOCK = threading.Lock()
-"""Guards the few fields that waiting and resolving share; held for an instant, per batch."""
 
 
 class Completion:
     """The outcome of one batch: pending, then once and for ever acknowledged or failed.
 
-    Invariant: after `done` is True no field changes any more.
+    One thread resolves it, `resolver` when that is known. Invariant: after `done` is True no field
+    changes any more.
     """
 
     __slots__ = (
         "_callbacks",
-        "_event",
         "base_offset",
         "done",
         "duplicate",
         "error",
         "observed",
         "partition",
+        "resolver",
         "timestamps_ms",
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, resolver: int = 0) -> None:
         self.topic = topic
         self.partition = partition
+        self.resolver = resolver
+        """Ident of the thread whose loop will resolve it; a wait on that thread would never end."""
         self.timestamps_ms: Sequence[int] = []
         self.base_offset = -1
         self.duplicate = False
@@ -49,8 +52,12 @@ class Completion:
         self.done = False
         self.observed = False
         """Somebody asked for the outcome, so close() need not report it."""
-        self._callbacks: list[Callable[[], object]] | None = None
-        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def records(self) -> int:
+        """How many records share it."""
+        return len(self.timestamps_ms)
 
     def succeed(self, base_offset: int, *, duplicate: bool = False) -> None:
         """The batch is stored; -1 when its offset is not known."""
@@ -64,41 +71,55 @@ class Completion:
         self._finish()
 
     def _finish(self) -> None:
-        with _LOCK:
-            if self.done:
-                return
+        if not self.done:
             self.done = True
-            callbacks, self._callbacks = self._callbacks, None
-            event = self._event
-        if event is not None:
-            event.set()
-        for callback in callbacks or ():
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        """Whoever takes a callback out of the list runs it: each runs once."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # another thread took the last one
+                return
             try:
                 callback()
             except Exception:  # noqa: BLE001  a user's callback must not stop the others
                 _log.exception("a send callback failed")
+            except BaseException as leave:  # noqa: BLE001  nor may it end the client's loop
+                _leave_later(leave)
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Run `callback` when done, at once if it is."""
         self.observed = True
-        with _LOCK:
-            if not self.done:
-                if self._callbacks is None:
-                    self._callbacks = []
-                self._callbacks.append(callback)
-                return
-        callback()
+        if self.done:
+            callback()
+            return
+        self._callbacks.append(callback)
+        if self.done:  # meanwhile: nobody else may look at the list again
+            self._run_callbacks()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block the calling thread until done; False when `timeout_s` passed first."""
+        """Block the calling thread until done; False when `timeout_s` passed first.
+
+        Raises IllegalStateError on the thread that would have to resolve it.
+        """
         self.observed = True
-        with _LOCK:
-            if self.done:
-                return True
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
-        return event.wait(timeout_s)
+        if self.done:
+            return True
+        if timeout_s is not None and timeout_s <= 0:
+            return False
+        if threading.get_ident() == self.resolver:
+            raise IllegalStateError(
+                "waiting for a record on the loop that sends it would never end",
+                hint="await the future; in a done-callback, hand the work to another thread",
+            )
+        bell = threading.Lock()
+        bell.acquire()
+        self.when_done(bell.release)
+        with suspended():
+            limit_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+            return bell.acquire(timeout=limit_s)
 
     async def wait_async(self) -> None:
         """Suspend the calling task until done; cancellation leaves the batch alone."""
@@ -112,10 +133,29 @@ class Completion:
         await waiter
 
 
+def _leave_later(leave: BaseException) -> None:
+    """A callback called sys.exit() or met Ctrl-C: on the main thread's loop it gets its way as soon
+    as the client's state is whole; on the client's own thread it would end nothing but the client.
+    """
+    if threading.current_thread() is threading.main_thread():
+        try:
+            asyncio.get_running_loop().call_soon(_raise, leave)
+        except RuntimeError:  # no loop: a resolved future's callback, called where it was added
+            raise leave from None
+    else:
+        _log.error("a send callback raised %r, which ends nothing here", leave)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
     """Resolve `waiter` from any thread; a loop that is gone needs no answer."""
-    if not loop.is_closed():
+    try:
         loop.call_soon_threadsafe(_settle, waiter)
+    except RuntimeError:
+        _log.debug("a loop that waited for a record has ended")
 
 
 def _settle(waiter: asyncio.Future[None]) -> None:
@@ -126,21 +166,21 @@ def _settle(waiter: asyncio.Future[None]) -> None:
 class SendFuture:
     """Where one record will be: `result()` blocks a thread, `await` suspends a task."""
 
-    __slots__ = ("_completion", "_index")
+    __slots__ = ("_index", "completion")
 
     def __init__(self, completion: Completion, index: int) -> None:
-        self._completion = completion
+        self.completion = completion
         self._index = index
 
     def done(self) -> bool:
         """Whether the record is acknowledged or failed."""
-        return self._completion.done
+        return self.completion.done
 
     def exception(self, timeout: float | None = None) -> OctavoError | None:
         """The error of the send, None when acknowledged; RequestTimedOut after `timeout` s."""
-        if not self._completion.wait(timeout):
+        if not self.completion.wait(timeout):
             raise RequestTimedOut(f"not acknowledged within {timeout} s; the send goes on")
-        return self._completion.error
+        return self.completion.error
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is; raises the send's error, or RequestTimedOut after `timeout` s."""
@@ -154,23 +194,23 @@ class SendFuture:
 
         It runs on the client's loop and must not block.
         """
-        self._completion.when_done(partial(callback, self))
+        self.completion.when_done(partial(callback, self))
 
     def _metadata(self) -> RecordMetadata:
-        done = self._completion
+        done = self.completion
         offset = done.base_offset + self._index if done.base_offset >= 0 else -1
         return RecordMetadata(done.topic, done.partition, offset, done.timestamps_ms[self._index])
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
-        self._completion.observed = True
-        if not self._completion.done:
-            yield from self._completion.wait_async().__await__()
-        if self._completion.error is not None:
-            raise self._completion.error
+        self.completion.observed = True
+        if not self.completion.done:
+            yield from self.completion.wait_async().__await__()
+        if self.completion.error is not None:
+            raise self.completion.error
         return self._metadata()
 
     def __repr__(self) -> str:
         state = "pending"
-        if self._completion.done:
-            state = repr(self._completion.error) if self._completion.error else "acknowledged"
-        return f"<SendFuture {self._completion.topic}-{self._completion.partition} {state}>"
+        if self.completion.done:
+            state = repr(self.completion.error) if self.completion.error else "acknowledged"
+        return f"<SendFuture {self.completion.topic}-{self.completion.partition} {state}>"

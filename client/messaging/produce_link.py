@@ -28,6 +28,7 @@ MESSAGE_BYTES_TARGET = 1 << 20
 
 OnAcks = Callable[[Sequence[pb.ProduceAck]], None]
 OnLost = Callable[[str, OctavoError], None]
+OnWritten = Callable[[Sequence[int]], None]
 
 
 class ProduceLink:
@@ -37,7 +38,14 @@ class ProduceLink:
     """
 
     def __init__(
-        self, cluster: Cluster, address: str, acks: int, on_acks: OnAcks, on_lost: OnLost
+        self,
+        cluster: Cluster,
+        address: str,
+        acks: int,
+        *,
+        on_acks: OnAcks,
+        on_lost: OnLost,
+        on_written: OnWritten,
     ) -> None:
         self.address = address
         self.messages_sent = 0
@@ -47,6 +55,7 @@ class ProduceLink:
         self._acks = acks
         self._on_acks = on_acks
         self._on_lost = on_lost
+        self._on_written = on_written
         self._outbox: deque[tuple[Send, Buffer]] = deque()
         self._queued = asyncio.Event()
         self._call: ProduceCall | None = None
@@ -113,12 +122,15 @@ class ProduceLink:
                 if not self._outbox:
                     self._queued.clear()
                     await self._queued.wait()
-                request = self._next_message()
+                items = self._next_message()
                 self.messages_sent += 1
                 self._writing = True
-                await call.write(request)
+                await call.write(encode_produce(items))
                 self._writing = False
                 self._written.set()
+                if self._acks == 0:  # no answer will say so
+                    self._progress.heard(self._cluster.clock.monotonic(), len(items))
+                    self._on_written([item.correlation for item in items])
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
         except asyncio.InvalidStateError:
@@ -140,7 +152,7 @@ class ProduceLink:
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 
-    def _next_message(self) -> bytes:
+    def _next_message(self) -> list[ProduceItem]:
         items: list[ProduceItem] = []
         size_bytes = 0
         while self._outbox and len(items) < MESSAGE_BATCHES_MAX:
@@ -152,4 +164,4 @@ class ProduceLink:
             items.append(
                 ProduceItem(send.correlation, send.topic, send.partition, self._acks, payload)
             )
-        return encode_produce(items)
+        return items

@@ -17,6 +17,8 @@ after all of this; it ends when it is fenced.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo.client.messaging.delivery import (
     SEQUENCE_MASK,
     Action,
@@ -159,11 +161,23 @@ class SenderCore:
         self._pump(item.partition, now_s)
         return self._taken()
 
+    def written(self, correlations: Iterable[int]) -> list[Action]:
+        """acks=0: a connection took these over; no reply is awaited (A4)."""
+        for correlation in correlations:
+            item = self._by_correlation.get(correlation)
+            if item is not None:
+                self._complete(item, -1, duplicate=False)
+        return self._taken()
+
     def connection_lost(self, owner: str, error: OctavoError, now_s: float) -> list[Action]:
         """The connection to `owner` ended: what it carried has unknown fate."""
         for item in list(self._by_correlation.values()):
             if item.owner == owner and item.state is State.SENT:
-                self._lost(item, error, now_s)
+                if self.settings.acks == 0:
+                    self._complete(item, -1, duplicate=False)  # A4: lost or not, it is not told
+                    item.partition.owner = ""
+                else:
+                    self._lost(item, error, now_s)
         for partition in list(self._busy):
             self._pump(partition, now_s)
         return self._taken()
@@ -175,13 +189,20 @@ class SenderCore:
             for item in list(partition.in_flight):
                 if now_s - item.batch.created_s >= limit.delivery_timeout_s:
                     self._expire(item, now_s)
-                elif item.state is State.SENT and now_s - item.sent_s >= limit.request_timeout_s:
+                elif self._unanswered(item, now_s):
                     error = RequestTimedOut(
                         f"no answer from {item.owner} within {limit.request_timeout_s:g} s"
                     )
                     self._lost(item, error, now_s)
             self._pump(partition, now_s)
         return self._taken()
+
+    def _unanswered(self, item: InFlight, now_s: float) -> bool:
+        """Whether an answer is overdue; with acks=0 none is awaited."""
+        if self.settings.acks == 0:
+            return False
+        waited_s = now_s - item.sent_s
+        return item.state is State.SENT and waited_s >= self.settings.request_timeout_s
 
     def next_deadline_s(self) -> float | None:
         """When `tick` is due next; None when nothing waits."""
@@ -313,8 +334,6 @@ class SenderCore:
                 base_sequence=item.base_sequence,
             )
         )
-        if self.settings.acks == 0:  # A4: no reply is awaited
-            self._complete(item, -1, duplicate=False)
 
     # --- outcomes -------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ when a batch is ready or the first linger timer is needed; everything else hops 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +34,7 @@ from octavo.client.messaging.bulk import (
 )
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer
+from octavo.client.messaging.ending import Held, forget, opened
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.leaving import leave, say_waiting
@@ -43,7 +43,7 @@ from octavo.client.messaging.loop_thread import LoopThread
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
-from octavo.runtime.errors import ForkedClientError, OctavoError
+from octavo.runtime.errors import ForkedClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +58,9 @@ class Producer:
     was not acknowledged (U2). A `with` that Ctrl-C ends waits 5 s at most (`leaving`).
     """
 
-    def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
+    def __init__(self, thread: LoopThread, producer: AsyncProducer, held: Held) -> None:
         self._thread = thread
+        self._held = held
         self._async = producer
         self._engine: ProducerEngine | None = None
         self._pid = 0
@@ -94,6 +95,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger."""
+        self._thread.refuse_own()
         engine = self._open(topic)
         future = engine.send(
             topic, value, key, partition, headers, timestamp_ms, True, self._block_s
@@ -130,6 +132,7 @@ class Producer:
 
         Raises the first error when some failed; the others are stored and said so in its notes.
         """
+        self._thread.refuse_own()
         engine = self._open(topic)
         given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
         bulk = BulkSend(engine, topic)
@@ -149,6 +152,7 @@ class Producer:
         partition: int | None = None,
     ) -> SendReport:
         """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
+        self._thread.refuse_own()
         engine = self._open(topic)
         functions = arrow_functions()
         given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition)
@@ -172,7 +176,7 @@ class Producer:
         """
         self._thread.check()
         if self._engine is not None:
-            self._thread.run(self._async.flush(timeout))
+            self._thread.run(self._async.flush(timeout), limit_s=timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for what was sent (at most `timeout` s, else by delivery_timeout_ms) and end.
@@ -181,7 +185,7 @@ class Producer:
         at their futures. Closing twice is harmless.
         """
         if not self._thread.closed:
-            self._thread.run(self._async.close(timeout))
+            self._thread.run(self._async.close(timeout), limit_s=timeout)
 
     def __enter__(self) -> Self:
         self._thread.check()
@@ -193,7 +197,7 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._engine is not None and not self._thread.closed:  # else its lock may be held
+        if self._engine is not None and not self._thread.closed:
             say_waiting(self._engine.unacknowledged, error)
         leave(self.close, error)
 
@@ -201,8 +205,9 @@ class Producer:
 class Consumer:
     """Reads assigned partitions; made by `Client.consumer()`. For one thread at a time."""
 
-    def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
+    def __init__(self, thread: LoopThread, consumer: AsyncConsumer, held: Held) -> None:
         self._thread = thread
+        self._held = held
         self._async = consumer
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -293,7 +298,7 @@ class Consumer:
     def close(self, timeout: float | None = None) -> None:
         """Stop reading. Iterations and polls under way end. Closing twice is harmless."""
         if not self._thread.closed:
-            self._thread.run(self._async.close(timeout))
+            self._thread.run(self._async.close(timeout), limit_s=timeout)
 
     def __enter__(self) -> Self:
         self._thread.check()
@@ -314,8 +319,8 @@ class Reader(Consumer):
     The start is fixed when reading begins: at `with`, or at the first call.
     """
 
-    def __init__(self, thread: LoopThread, reader: AsyncReader) -> None:
-        super().__init__(thread, reader)
+    def __init__(self, thread: LoopThread, reader: AsyncReader, held: Held) -> None:
+        super().__init__(thread, reader, held)
         self._reader = reader
 
     def __enter__(self) -> Self:
@@ -346,8 +351,9 @@ class Admin:
     Every call retries what is retriable until `timeout` seconds are over.
     """
 
-    def __init__(self, thread: LoopThread, admin: AsyncAdmin) -> None:
+    def __init__(self, thread: LoopThread, admin: AsyncAdmin, held: Held) -> None:
         self._thread = thread
+        self._held = held
         self._async = admin
 
     def __enter__(self) -> Self:
@@ -433,8 +439,9 @@ class Client:
 
     def __init__(self, bootstrap_servers: str | Iterable[str], **options: object) -> None:
         self._async = AsyncClient(bootstrap_servers, **options)
-        self._thread = LoopThread("octavo-client", lambda: _OPEN.add(self))
-        self._admin = Admin(self._thread, self._async.admin)
+        self._thread = LoopThread("octavo-client", partial(opened, self._async))
+        self._held = Held(self._thread)
+        self._admin = Admin(self._thread, self._async.admin, self._held)
 
     @property
     def admin(self) -> Admin:
@@ -448,14 +455,15 @@ class Client:
     def producer(self, **options: object) -> Producer:
         """A producer; options are those of `ProducerConfig`."""
         self._thread.check()
-        return Producer(self._thread, self._async.producer(**options))
+        return Producer(self._thread, self._async.producer(**options), self._held)
 
     def consumer(
         self, topics: str | Iterable[str] = (), *, group: str | None = None, **options: object
     ) -> Consumer:
         """A consumer of all partitions of `topics`, or of those given to `assign()`."""
         self._thread.check()
-        return Consumer(self._thread, self._async.consumer(topics, group=group, **options))
+        consumer = self._async.consumer(topics, group=group, **options)
+        return Consumer(self._thread, consumer, self._held)
 
     def reader(
         self,
@@ -470,6 +478,7 @@ class Client:
         return Reader(
             self._thread,
             self._async.reader(topics, start=start, partitions=partitions, **options),
+            self._held,
         )
 
     def close(self, timeout: float | None = None) -> None:
@@ -477,12 +486,13 @@ class Client:
 
         Closing twice, or in a forked child, is harmless.
         """
-        _OPEN.discard(self)
         if self._thread.closed:
             return
+        self._thread.refuse_own()
+        forget(self._thread)
         try:
             if self._thread.started:
-                self._thread.run(self._async.close(timeout))
+                self._thread.run(self._async.close(timeout), limit_s=timeout)
         finally:
             self._thread.stop()
 
@@ -497,22 +507,3 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         leave(self.close, error)
-
-
-EXIT_TIMEOUT_S = 30.0
-"""How long the end of the interpreter waits for records of a client that was not closed."""
-_OPEN: set[Client] = set()
-"""Clients in use and not closed: held strongly, because a script may keep only the producer."""
-
-
-def _at_exit() -> None:
-    """Complaint 2: a script that ends without flush loses nothing, or says so."""
-    for client in list(_OPEN):
-        try:
-            client.close(EXIT_TIMEOUT_S)
-        except OctavoError as error:
-            _log.critical("records may be lost at exit: %s", error)
-            raise
-
-
-atexit.register(_at_exit)

@@ -337,8 +337,8 @@ def test_complaint_2_a_script_without_flush_loses_nothing(fake: FakeClusterThrea
 EXIT_UNSENT = """
 import sys
 from octavo import Client
-from octavo.client.messaging import sync
-sync.EXIT_TIMEOUT_S = 0.3
+from octavo.client.messaging import ending
+ending.EXIT_TIMEOUT_S = 0.3
 client = Client(sys.argv[1])
 producer = client.producer()
 producer.send_nowait("one", b"lost?")
@@ -348,6 +348,7 @@ producer.send_nowait("one", b"lost?")
 def test_complaint_2_or_it_is_told(fake: FakeClusterThread) -> None:
     fake.call(fake.cluster.brokers[0].faults.hold.clear)
     done = python(EXIT_UNSENT, fake.bootstrap)
-    assert "records may be lost at exit" in done.stderr
-    assert "FlushTimeout" in done.stderr
+    assert "1 records may be lost: an unclosed client at exit" in done.stderr
+    assert done.returncode == 120
+    assert "were not acknowledged within 0.3 s" in done.stderr
     fake.call(fake.cluster.brokers[0].faults.hold.set)

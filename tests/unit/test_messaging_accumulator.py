@@ -15,7 +15,9 @@ NOW = [0.0]
 
 def append(accumulator: Accumulator, slot: Slot, record: Row, now_s: float) -> Batch:
     NOW[0] = now_s
-    return accumulator.append(slot, record)
+    batch = accumulator.append(slot, record).completion
+    assert isinstance(batch, Batch)
+    return batch
 
 
 def made(batch_size: int = 1000, linger_s: float = 1.0) -> tuple[Accumulator, Slot]:
@@ -115,7 +117,7 @@ def test_headers_appear_in_the_middle_of_a_batch() -> None:
 
 def test_a_retry_keeps_its_bytes_and_new_numbers_change_only_the_header() -> None:
     batch = Batch("t", 0, 0.0)
-    batch.timestamps_ms, batch.keys, batch.values = [1], [b"k"], [b"v"]
+    batch.cells = [1, b"k", b"v", ()]
     first = batch.encoded(0, (1, 0, 5))
     assert batch.encoded(0, (1, 0, 5)) is first
     again = batch.encoded(0, (2, 0, 0))
@@ -143,7 +145,7 @@ def test_bulk_append_cuts_like_single_appends(first: list[int], many: list[int])
 
     def shape(accumulator: Accumulator, slot: Slot) -> list[tuple[int, list[bytes | None]]]:
         accumulator.close_open(slot)
-        return [(batch.size_bytes, batch.values) for batch in slot.closed]
+        return [(batch.size_bytes, list(batch.columns().values)) for batch in slot.closed]
 
     assert shape(single, slot_a) == shape(bulk, slot_b)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvloop
 
+from octavo.runtime.descriptors import keep_standard_descriptors
 from octavo.runtime.malloc import tune_malloc
 from octavo.runtime.unexpected import end_process, watch_loop
 
@@ -56,6 +57,7 @@ def run_server(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int
             loop.add_signal_handler(number, stop.set)
         return await main(stop)
 
+    keep_standard_descriptors()
     tune_malloc()
     tune_interpreter()
     return uvloop.run(body())

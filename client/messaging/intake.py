@@ -1,0 +1,357 @@
+"""The producer's intake: takes records from any thread, under the one lock of the producer.
+
+Owns the lock, the records that wait and the choice of their partition. It never delivers: it only
+wakes the loop, whose side is `engine`. No user code runs under the lock: serializers and
+partitioners run before it, callbacks and log handlers elsewhere. Signal handlers and finalisers may
+interrupt a section at any step; what they send then is set aside (`sections`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
+
+from octavo.client.messaging.accumulator import (
+    GROWN_BATCHES_MAX,
+    GROWN_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
+    Accumulator,
+    Row,
+    Slot,
+)
+from octavo.client.messaging.cluster import Cluster, TopicView
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.early import Early
+from octavo.client.messaging.futures import Completion, SendFuture
+from octavo.client.messaging.partitioner import StickyChoice
+from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.routing import Router, TopicState
+from octavo.client.messaging.sections import suspended
+from octavo.client.messaging.sender_core import SenderCore
+from octavo.client.messaging.serializers import (
+    header_list,
+    headers_bytes,
+    key_converter,
+    value_converter,
+)
+from octavo.runtime.errors import (
+    BufferFull,
+    IllegalStateError,
+    InvalidTimestamp,
+    MessageTooLarge,
+    OctavoError,
+    ProducerClosed,
+)
+
+BATCH_SLACK_BYTES = 4096
+"""Header and padding of a batch, which its records' sizes do not count."""
+ASIDE_RECORDS_MAX = 10_000
+"""Records that interrupting code may have set aside at a time."""
+_TIMESTAMP_MAX_MS = (1 << 63) - 1
+
+Aside = tuple[TopicState, int | None, Row, Early]
+
+
+class Intake(ABC):
+    """The any-thread half of a producer."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, core: SenderCore) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.core = core
+        self.loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self.accumulator = Accumulator(
+            batch_size=max(config.batch_size, 1),
+            linger_s=config.linger_ms / 1000,
+            buffer_memory=config.buffer_memory,
+            now_s=cluster.clock.monotonic,
+            resolver=self._loop_thread,
+        )
+        self.topics: dict[str, TopicState] = {}
+        self.router = Router(config)
+        self.to_key = key_converter(config.key_serializer or config.serializer)
+        self.to_value = value_converter(config.serializer)
+        self.bytes_pass = not callable(config.serializer)
+        """Values that are bytes need no conversion."""
+        self.closed: OctavoError | None = None
+        self._aside: deque[Aside] = deque()
+        self._placing = False
+        self._wake_pending = False
+        self._record_limit = config.max_request_size
+        self._wall_ms = cluster.clock.wall_ms
+
+    # --- one record -----------------------------------------------------------------------------
+
+    def record_limit(self) -> int:
+        """Largest key + value + headers of one record."""
+        return min(self.config.max_request_size, self.cluster.max_record_bytes)
+
+    def too_large(self, topic: str, size_bytes: int) -> MessageTooLarge:
+        """The error of a record above the limit; it names size, limit and whose limit it is."""
+        limit = self.record_limit()
+        whose = "max_request_size" if limit == self.config.max_request_size else "the broker"
+        return MessageTooLarge(
+            f"record of {size_bytes} bytes for topic {topic!r} exceeds the limit of {limit} bytes "
+            f"({whose})",
+            hint="split the value, or store it elsewhere and send a reference",
+            size_bytes=size_bytes,
+            limit_bytes=limit,
+        )
+
+    def send(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        headers: object,
+        timestamp_ms: int | None,
+        expedite: bool,
+        block_s: float,
+    ) -> SendFuture:
+        """Append one record to a topic that is in `topics`.
+
+        Blocks the calling thread up to `block_s` for memory, then raises BufferFull.
+        """
+        row = self.convert(topic, value, key, headers, timestamp_ms)
+        return self.append(self.topics[topic], partition, row, expedite, block_s)
+
+    def convert(
+        self, topic: str, value: object, key: object, headers: object, timestamp_ms: int | None
+    ) -> Row:
+        """The record in its stored form; raises TypeError, MessageTooLarge, InvalidTimestamp."""
+        key_bytes = key if type(key) is bytes or key is None else self.to_key(key)
+        value_bytes = value if type(value) is bytes and self.bytes_pass else self.to_value(value)
+        size = (len(key_bytes) if key_bytes else 0) + (len(value_bytes) if value_bytes else 0)
+        stored_headers: Headers = NO_HEADERS
+        if headers:
+            stored_headers = header_list(headers)
+            size += headers_bytes(stored_headers)
+        if size > self._record_limit:
+            raise self.too_large(topic, size)
+        if timestamp_ms is None:
+            timestamp_ms = self._wall_ms()
+        else:
+            check_timestamp(timestamp_ms)
+        return (timestamp_ms, key_bytes, value_bytes, stored_headers, size + RECORD_OVERHEAD_BYTES)
+
+    def append(
+        self, state: TopicState, partition: int | None, row: Row, expedite: bool, block_s: float
+    ) -> SendFuture:
+        """Append one converted record; blocks as `send`."""
+        accumulator, router = self.accumulator, self.router
+        _, key, value, headers, size_bytes = row
+        if partition is None and router.custom is not None:
+            partition = router.custom_choice(state, key, value, headers)
+        if accumulator.mine():
+            return self._set_aside(state, partition, row)
+        if self._aside and not self._placing:
+            self._place_aside()
+        with accumulator.lock:
+            if self.closed is not None:
+                raise self.refusal()
+            if accumulator.free_bytes < size_bytes:
+                self.wait_space(size_bytes, block_s)
+            slot = router.choose(state, partition, key)
+            future = accumulator.append(slot, row)
+            if key is None and partition is None:
+                state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
+            if expedite and slot.open is not None:
+                accumulator.expedite(slot, slot.open)
+            if accumulator.wake_wanted and not self._wake_pending:
+                self._wake()
+        return future
+
+    # --- records of interrupting code ------------------------------------------------------------
+
+    def _set_aside(self, state: TopicState, partition: int | None, row: Row) -> SendFuture:
+        """Keep a record whose sender interrupted a section of its own thread."""
+        if self.closed is not None:
+            raise self.refusal()
+        if len(self._aside) >= ASIDE_RECORDS_MAX or self.accumulator.free_bytes < row[4]:
+            raise BufferFull(
+                f"{len(self._aside)} records sent by a signal handler or finaliser already wait "
+                "for the call that it interrupted"
+            )
+        outcome = Early(state.name, self._loop_thread)
+        self._aside.append((state, partition, row, outcome))
+        self._call_loop(self._look)
+        return SendFuture(outcome, 0)
+
+    def _place_aside(self) -> None:
+        """Append what was set aside, in its order. No section of this thread is under way."""
+        self._placing = True
+        try:
+            while self._aside:
+                try:
+                    item = self._aside.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                state, partition, row, outcome = item
+                try:
+                    future = self.append(state, partition, row, True, 0.0)
+                except BufferFull:
+                    self._aside.appendleft(item)  # the loop tries again when memory comes
+                    return
+                except OctavoError as error:
+                    outcome.fail(error)
+                    self.note_failure(outcome)
+                else:
+                    future.completion.when_done(partial(self._placed, outcome, future))
+        finally:
+            self._placing = False
+
+    def _placed(self, outcome: Early, future: SendFuture) -> None:
+        outcome.copy(future)
+        if outcome.error is not None:
+            self.note_failure(outcome)
+
+    def take_aside(self) -> list[Early]:
+        """Give up what was set aside; the producer ends."""
+        taken: list[Early] = []
+        while self._aside:
+            taken.append(self._aside.popleft()[3])
+        return taken
+
+    @abstractmethod
+    def note_failure(self, batch: Completion) -> None:
+        """Remember a failure that nobody looked at; see `engine`."""
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def wait_space(self, size_bytes: int, block_s: float) -> None:
+        """Wait for memory on the calling thread; BufferFull when it does not come. Lock held."""
+        accumulator = self.accumulator
+        accumulator.expedite_all()
+        self._wake()
+        deadline_s = self.cluster.clock.monotonic() + block_s
+        while accumulator.free_bytes < size_bytes:
+            left_s = deadline_s - self.cluster.clock.monotonic()
+            if left_s <= 0 or threading.get_ident() == self._loop_thread:
+                raise BufferFull(
+                    f"buffer_memory of {accumulator.buffer_memory} bytes stayed full for "
+                    f"{block_s:g} s (max_block_ms); {self.waiting_records()} records wait "
+                    "for acknowledgement"
+                )
+            accumulator.space.wait(min(left_s, threading.TIMEOUT_MAX))
+            if self.closed is not None:
+                raise self.refusal()
+
+    async def space(self, size_bytes: int) -> None:
+        """Wait on the loop for memory, up to max_block_ms; BufferFull when it does not come."""
+        accumulator = self.accumulator
+        limit_s = self.config.max_block_ms / 1000
+        deadline_s = self.cluster.clock.monotonic() + limit_s
+        while True:
+            freed = asyncio.Event()
+            with accumulator.lock:
+                if self.closed is not None or accumulator.free_bytes >= size_bytes:
+                    return
+                accumulator.on_space(partial(self.loop.call_soon_threadsafe, freed.set))
+                accumulator.expedite_all()
+                self._wake()
+                left_s = deadline_s - self.cluster.clock.monotonic()
+                if left_s <= 0:
+                    self.wait_space(size_bytes, 0.0)
+            try:
+                async with asyncio.timeout(left_s):
+                    await freed.wait()
+            except TimeoutError:
+                continue
+
+    def waiting_records(self) -> int:
+        """Records that were accepted and neither acknowledged nor failed; any thread."""
+        return self.accumulator.pending_records() + len(self._aside)
+
+    def refusal(self) -> OctavoError:
+        """The error of a call to a producer that has ended."""
+        cause = self.closed.cause if self.closed is not None else "closed"
+        return ProducerClosed(f"the producer accepts nothing more: {cause}")
+
+    # --- waking the loop ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _look(self) -> None:
+        """On the loop: deliver what may go."""
+
+    def _call_loop(self, function: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            raise IllegalStateError(
+                "the event loop of this producer has ended", hint="close the client before its loop"
+            ) from error
+
+    def _wake(self) -> None:
+        """Make the loop look at the accumulator. Lock held, so that the loop sees the flag."""
+        self._call_loop(self._look)
+        self._wake_pending = True
+        self.accumulator.wake_wanted = False
+
+    def wake_if_wanted(self) -> None:
+        """After bulk appends. Lock held."""
+        if self.accumulator.wake_wanted and not self._wake_pending:
+            self._wake()
+
+    def expedite_all(self) -> None:
+        """Send everything without lingering; any thread."""
+        if self.accumulator.mine():
+            with suspended():  # the section under way goes on when the caller is done
+                self.expedite_all()
+            return
+        if self._aside and not self._placing:
+            self._place_aside()
+        with self.accumulator.lock:
+            self.accumulator.expedite_all()
+            self.wake_if_wanted()
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    async def ensure_topic(self, name: str) -> None:
+        """Make `topics[name]`; waits for metadata up to max_block_ms (F031)."""
+        view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
+        self.adopt(view)
+
+    def adopt(self, view: TopicView) -> None:
+        """Take over metadata; partitions may have been added or found owners (P7)."""
+        self._record_limit = self.record_limit()
+        with self.accumulator.lock:
+            state = self.topics.get(view.name)
+            if state is None:
+                state = TopicState(
+                    view.name,
+                    StickyChoice(
+                        max(self.config.batch_size, 1),
+                        self.cluster.entropy,
+                        adaptive=self.config.partitioner_adaptive,
+                    ),
+                )
+            for number in range(len(state.slots), view.partitions):
+                delivery = self.core.partition(view.name, number)
+                delivery.owner = delivery.owner or view.owners[number]
+                state.slots.append(Slot(delivery))
+            self._set_batch_limits(state, view)
+            state.live = [p for p, owner in enumerate(view.owners) if owner]
+            self.topics[view.name] = state
+
+    def _set_batch_limits(self, state: TopicState, view: TopicView) -> None:
+        """No batch gets larger than the topic takes; a record above that goes alone, and fails."""
+        takes = max(view.batch_bytes_max - BATCH_SLACK_BYTES, view.batch_bytes_max // 2, 1)
+        batch_size = self.config.batch_size
+        full = min(max(batch_size, 1), takes)
+        grown = min(GROWN_BYTES_MAX, GROWN_BATCHES_MAX * batch_size, takes)
+        for slot in state.slots:
+            slot.full_bytes = full
+            slot.grown_bytes_max = grown if batch_size > 0 else 0
+
+
+def check_timestamp(timestamp_ms: object) -> None:
+    """A user's timestamp is an int in the range a batch can hold; else InvalidTimestamp."""
+    if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _TIMESTAMP_MAX_MS:
+        raise InvalidTimestamp(
+            f"timestamp_ms={timestamp_ms!r} is not a number of milliseconds since 1970"
+        )
