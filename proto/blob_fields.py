@@ -15,6 +15,8 @@ from octavo.runtime.errors import InvalidRequest
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
+FIELDS_MAX = 100_000
+"""Fields of one message, unless its reader expects fewer."""
 
 
 class Split(NamedTuple):
@@ -41,15 +43,20 @@ def blob_prefix(wanted: int, size: int) -> bytes:
     return bytes(out)
 
 
-def split(view: memoryview, start: int, end: int, wanted: int) -> Split:
+def split(
+    view: memoryview, start: int, end: int, wanted: int, *, fields_max: int = FIELDS_MAX
+) -> Split:
     """Take the fields tagged `wanted` out of the message at `start`..`end`.
 
-    Raises InvalidRequest when the bytes are not a protobuf message.
+    Raises InvalidRequest when the bytes are not a protobuf message, or as soon as it turns out to
+    have more than `fields_max` fields: a message of tiny fields takes a millisecond a thousand.
     """
     rest: list[memoryview] = []
     spans: list[tuple[int, int]] = []
     at = start
     while at < end:
+        if len(spans) + len(rest) >= fields_max:
+            raise InvalidRequest(f"the message has more than {fields_max} fields")
         found, after = _read_varint(view, at, end)
         kind = found & 7
         if kind == _BYTES:

@@ -18,6 +18,11 @@ from octavo.runtime.errors import InvalidRequest
 
 _BATCHES = tag(pb.ProduceRequest.BATCHES_FIELD_NUMBER)
 _BATCH = tag(pb.ProduceBatch.BATCH_FIELD_NUMBER)
+MESSAGE_BATCHES_MAX = 1_000
+"""Batches of one message; the SDK sends 16 at most. What one message asks for holds a loop for some
+ten milliseconds at most."""
+BATCH_FIELDS_MAX = 64
+"""Fields of one batch, of which there are eight kinds at most."""
 
 
 class ProduceItem(NamedTuple):
@@ -51,11 +56,12 @@ def encode_produce(items: Iterable[ProduceItem]) -> bytes:
 
 
 def decode_produce(message: Buffer) -> list[ProduceItem]:
-    """Parse a ProduceRequest; raises InvalidRequest when the bytes are not one."""
+    """Parse a ProduceRequest; raises InvalidRequest when the bytes are not one, or before any work
+    when it holds more than MESSAGE_BATCHES_MAX batches."""
     view = memoryview(message)
     items: list[ProduceItem] = []
-    for start, end in split(view, 0, len(view), _BATCHES).spans:
-        small, spans = split(view, start, end, _BATCH)
+    for start, end in split(view, 0, len(view), _BATCHES, fields_max=MESSAGE_BATCHES_MAX).spans:
+        small, spans = split(view, start, end, _BATCH, fields_max=BATCH_FIELDS_MAX)
         try:
             fields = pb.ProduceBatch.FromString(small)
         except DecodeError as error:

@@ -95,6 +95,7 @@ class Ownership:
         self._confirmed_s = self._pulse_s
         """When the session surely lived."""
         self._confirming: asyncio.Task[bool] | None = None
+        self._stopping = False
         self._unsubscribe: list[Callable[[], None]] = []
 
     # --- life ---------------------------------------------------------------------------------
@@ -113,6 +114,7 @@ class Ownership:
 
     async def close(self) -> None:
         """Release every bundle; their partitions were unloaded before."""
+        self._stopping = True  # nothing is acquired any more
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         await self._tasks.close()
@@ -146,7 +148,7 @@ class Ownership:
 
     async def confirm(self) -> bool:
         """Ask the metadata store; True when the session lived at some moment during the call."""
-        if self._store.session_state is not SessionState.CONNECTED:
+        if self._stopping or self._store.session_state is not SessionState.CONNECTED:
             return False
         if self._confirming is None:
             self._confirming = self._tasks.spawn(self._ask_store(), name="confirm")
@@ -213,6 +215,8 @@ class Ownership:
 
     async def acquire(self, bundle: int) -> bool:
         """Take the bundle; simultaneous callers share the attempt."""
+        if self._stopping:
+            raise NotLeader(f"bundle {bundle} moves: this broker stops")
         task = self._acquiring.get(bundle)
         if task is None:
             task = self._tasks.spawn(self._acquire(bundle), name=f"acquire {bundle}")

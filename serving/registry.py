@@ -143,6 +143,8 @@ class PartitionRegistry:
     def start_loading(self, topic: Topic, partition: int) -> None:
         """Begin to load a partition that clients will soon ask for, if its bundle is ours."""
         bundle = self.bundle(topic.topic_id, partition)
+        if self._stopping:
+            return
         if (topic.name, partition) not in self._served and self._ownership().owns(bundle):
             self._load(topic, partition, bundle)
 
@@ -160,6 +162,8 @@ class PartitionRegistry:
         key = (topic.name, partition)
         task = self._loading.get(key)
         if task is None:
+            if self._stopping:
+                raise NotLeader(f"{topic.name}-{partition} moves: this broker stops")
             task = self._tasks.spawn(self._open(topic, partition, bundle), name=f"load {key}")
             self._loading[key] = task
             task.add_done_callback(lambda done: self._loaded(key, done))

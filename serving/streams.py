@@ -33,6 +33,8 @@ FetchContext = grpc.aio.ServicerContext[object, bytes]
 LOAD_WAIT_S = 1.0
 """How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
 CAPACITY_WAIT_S = 1.0
+BREATH_BATCHES = 32
+"""Batches of one message between two turns of the event loop."""
 FETCH_AHEAD_REQUESTS = 4
 """Fetch requests read before they can be answered."""
 
@@ -53,6 +55,8 @@ class ProduceStream:
         self._pending_max = config.connection_pending_batches
         self._pending = 0
         self._outbox: list[pb.ProduceAck] = []
+        self._leaving = 0
+        """Answers in the message that is being written."""
         self._answered = asyncio.Event()
         self._room = asyncio.Event()
         self._ended = False
@@ -79,7 +83,7 @@ class ProduceStream:
             if raw is None:
                 return
             touched = await self._take(_checked(decode_produce(raw)))
-            while self._pending >= self._pending_max:
+            while self.owed >= self._pending_max:
                 self._room.clear()
                 await self._room.wait()
             await self._budget.wait_below_limit()
@@ -87,30 +91,46 @@ class ProduceStream:
                 if shell.congested:
                     await shell.wait_capacity(CAPACITY_WAIT_S)
 
+    @property
+    def owed(self) -> int:
+        """Batches whose answer this connection has not taken yet (BP-3)."""
+        return self._pending + len(self._outbox) + self._leaving
+
     async def _take(self, items: list[ProduceItem]) -> set[PartitionShell]:
         touched: set[PartitionShell] = set()
-        for one in items:
-            batch = one.batch
+        failed: dict[tuple[str, int, bytes], OctavoError] = {}
+        for number, one in enumerate(items, 1):
+            if number % BREATH_BATCHES == 0:
+                await asyncio.sleep(0)  # other connections have their turn
+            batch, where = one.batch, (one.topic, one.partition, one.topic_id)
             self._pending += 1
             self._budget.charge(len(batch))
             reply = partial(self._reply, one.correlation, len(batch))
             try:
                 shell = self._registry.find(one.topic, one.partition)
                 if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
-                    shell = await self._registry.resolve_life(
-                        one.topic, one.partition, one.topic_id, LOAD_WAIT_S, brief=True
-                    )
+                    shell = await self._resolve(where, failed)
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
             except OctavoError as error:
                 reply(error)
         return touched
 
+    async def _resolve(
+        self, where: tuple[str, int, bytes], failed: dict[tuple[str, int, bytes], OctavoError]
+    ) -> PartitionShell:
+        """The partition, looked for once in a message: what failed is not tried again."""
+        if where in failed:
+            raise failed[where]
+        try:
+            return await self._registry.resolve_life(*where, LOAD_WAIT_S, brief=True)
+        except OctavoError as error:
+            failed[where] = error
+            raise
+
     def _reply(self, correlation: int, size: int, answer: Answer) -> None:
         self._pending -= 1
         self._budget.release(size)
-        if self._pending < self._pending_max:
-            self._room.set()
         if isinstance(answer, OctavoError):
             ack = pb.ProduceAck(correlation=correlation, base_offset=-1, error=to_wire(answer))
         else:
@@ -130,7 +150,10 @@ class ProduceStream:
             self._answered.clear()
             acks, self._outbox = self._outbox, []
             if acks:
+                self._leaving = len(acks)
                 await self._context.write(pb.ProduceReply(acks=acks))
+                self._leaving = 0
+                self._room.set()
             elif self._ended and not self._pending:
                 return
             if self._outbox or (self._ended and not self._pending):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
+import grpc
+import pytest
 import pytest_asyncio
 
 from octavo.proto import batch as batches
@@ -334,3 +337,37 @@ async def test_without_an_open_ledger_nothing_proves_the_end(cluster: Loopback) 
     assert await end_answers(client, beyond=2) == ["NOT_LEADER"] * 5
     assert len((await client.fetch(fetch_of(0))).partitions[0].batches) == 1
     cluster.stores[0].resume()
+
+
+async def test_a_broker_that_stops_under_load_answers_with_typed_errors(
+    cluster: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests that arrive while it closes are NOT_LEADER or UNAVAILABLE; nothing fails inside."""
+    client = await cluster.broker("broker-1")
+    await create_topic(client, partitions=PARTITIONS)
+    codes: set[str] = set()
+    answered = asyncio.Event()
+
+    async def load(partition: int) -> None:
+        while True:
+            try:
+                await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=partition))
+                sent = batch_of(make_batch([b"x"]), partition=partition)
+                codes.update(ack.error.code for ack in await client.produce(sent))
+                asked = [pb.ListOffset(topic="orders", partition=partition, latest=True)]
+                found = await client.stub.ListOffsets(pb.ListOffsetsRequest(offsets=asked))
+                codes.add(found.offsets[0].error.code)
+                answered.set()
+            except grpc.aio.AioRpcError as error:
+                codes.add(error.code().name)
+                if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                    return
+
+    caplog.set_level(logging.ERROR)
+    tasks = [asyncio.ensure_future(load(number)) for number in range(PARTITIONS)]
+    await answered.wait()
+    await cluster.servers[0].stop()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks)
+    assert codes <= {"", "NOT_LEADER", "UNAVAILABLE", "CANCELLED"}
+    assert not [record.getMessage() for record in caplog.records if record.exc_info]

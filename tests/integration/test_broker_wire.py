@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import grpc
@@ -12,7 +13,9 @@ import pytest_asyncio
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
+from octavo.proto.produce_wire import MESSAGE_BATCHES_MAX
 from octavo.serving.config import BrokerConfig
+from octavo.serving.streams import ProduceStream
 from octavo.supervisor.health import is_serving
 from tests.serving_rig import NOW_MS, make_batch, until
 from tests.serving_server import (
@@ -396,6 +399,44 @@ async def test_a_slow_roll_is_worth_asking_again(cluster: Loopback) -> None:
 
 async def test_health_service(client: Client) -> None:
     assert await is_serving(client.address, 5.0)
+
+
+async def test_answers_that_nobody_takes_stop_the_reading_of_their_connection(
+    cluster: Loopback,
+) -> None:
+    """BP-3: an answered batch still costs memory until its answer is taken."""
+    client = await cluster.broker(connection_pending_batches=100)
+    await create_topic(client)
+    message = pb.ProduceRequest(
+        batches=[batch_of(b"x" * 10, topic="orders", correlation=i) for i in range(100)]
+    )
+    call = client.stub.Produce()
+
+    async def flood() -> None:
+        for _ in range(5_000):
+            async with asyncio.timeout(1):
+                await call.write(message)
+
+    with pytest.raises(TimeoutError):
+        await flood()
+    streams = [found for found in gc.get_objects() if isinstance(found, ProduceStream)]
+    assert max(stream.owed for stream in streams) <= 200
+    call.cancel()
+
+
+async def test_one_message_of_very_many_batches_is_refused_before_any_work(
+    client: Client,
+) -> None:
+    for count, refused in ((MESSAGE_BATCHES_MAX, False), (MESSAGE_BATCHES_MAX + 1, True)):
+        message = [batch_of(b"", topic="nope", correlation=i) for i in range(count)]
+        if refused:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.produce(*message)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            continue
+        acks = await client.produce(*message)
+        assert {ack.error.code for ack in acks} == {"UNKNOWN_TOPIC"}
+        assert len(acks) == count
 
 
 async def test_pending_batches_of_a_connection_are_bounded(cluster: Loopback) -> None:
