@@ -10,7 +10,7 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-export soak-power-cuts soak-wire lint format bench bench-quick bench-peers proto clean
+.PHONY: help setup demo test cases soak-export soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -61,6 +61,9 @@ bench-peers: $(READY) ## Octavo beside Kafka, NATS and RabbitMQ on this machine,
 	@$(PY) -c 'import confluent_kafka, matplotlib, nats, pika, rstream' 2>/dev/null || \
 	  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@PYTHONPATH=. $(PY) -m bench.compare $(ARGS)
+
+frozen-owner: $(READY) ## freeze the owner under an open producer and reader, 20 times a minute each
+	@PYTHONPATH=. $(PY) -m tools.frozen_owner $(ARGS)
 
 proto: $(READY) ## regenerate the protobuf and gRPC code
 	@$(PY) tools/gen_proto.py

@@ -46,7 +46,6 @@ class Paths:
         self.leader = f"{self.root}/leader"
         self.bundles = f"{self.root}/bundles"
         self.topics = f"{self.root}/topics"
-        self.topics_changed = f"{self.root}/topics-changed"
         self.partitions_root = f"{self.root}/partitions"
         self.producer_ids = f"{self.root}/producer-ids"
 

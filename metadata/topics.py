@@ -8,16 +8,17 @@ be settled (M-3, ML-7).
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from octavo.metadata.partition_record import PartitionState, Segment, TrashedLedger
-from octavo.metadata.paths import Paths
+from octavo.metadata.paths import Paths, fold_topic_name
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe
 from octavo.proto import records_pb2
@@ -29,7 +30,6 @@ from octavo.runtime.errors import (
     KeyExists,
     KeyMissing,
     MetadataCorrupt,
-    MetadataUnavailable,
     TopicAlreadyExists,
     UnknownOutcome,
     UnknownTopic,
@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+CONCURRENT_READS = 32
+"""Records of a list that are read at a time."""
 PARTITIONS_MAX = 10_000
 """F016; also keeps a topic's directory within L-1."""
 
@@ -137,6 +139,11 @@ class VersionedTopic(NamedTuple):
     version: int
 
 
+_Keys = list[str]
+_Found = list[VersionedTopic]
+"""Under names of their own: in the catalog `list` is a method."""
+
+
 class TopicCatalog:
     """Create, find, list, change and delete topics."""
 
@@ -165,7 +172,7 @@ class TopicCatalog:
         check_topic_name(name, internal=internal)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"{partitions} is not between 1 and {PARTITIONS_MAX}")
-        created = await self._create(
+        return await self._create(
             Topic(
                 name=name,
                 topic_id=self._entropy.uuid(),
@@ -175,8 +182,6 @@ class TopicCatalog:
                 creation_token=creation_token,
             )
         )
-        await self._announce()
-        return created
 
     async def _create(self, topic: Topic) -> VersionedTopic:
         """A lost creation whose record is not there may have been deleted by somebody else: the
@@ -225,17 +230,52 @@ class TopicCatalog:
 
         Unreadable records are skipped (M-7).
         """
-        found: list[VersionedTopic] = []
-        for shard in await self._writes.children(self._paths.topics):
-            for name in await self._store.children(f"{self._paths.topics}/{shard}"):
-                entry = await self._store.get(f"{self._paths.topics}/{shard}/{name}")
-                if entry is None:
-                    continue
-                try:
-                    found.append(VersionedTopic(Topic.from_bytes(entry.value), entry.version))
-                except (MetadataCorrupt, UnsupportedVersion) as error:
-                    _log.error("topic-record-unreadable", name=name, cause=error.cause)
+        found = await self._read_all(await self._keys())
         return sorted(found, key=lambda versioned: versioned.topic.name)
+
+    async def page(
+        self, after: str, limit: int, wanted: Callable[[Topic], bool]
+    ) -> tuple[_Found, bool]:
+        """The first `limit` topics that are `wanted` behind the name `after`, and whether more
+        follow. In order of folded names; only the records of the page are read."""
+        keys = [key for key in await self._keys() if _name_in(key) > fold_topic_name(after)]
+        found: _Found = []
+        while keys and len(found) <= limit:
+            size = limit + 1 - len(found)
+            some, keys = keys[:size], keys[size:]
+            found += [item for item in await self._read_all(some) if wanted(item.topic)]
+        return found[:limit], len(found) > limit
+
+    async def _keys(self) -> _Keys:
+        """Keys of all records in order of folded names: one read of each directory."""
+        gate = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def of(shard: str) -> _Keys:
+            async with gate:
+                names = await self._store.children(f"{self._paths.topics}/{shard}")
+            return [f"{self._paths.topics}/{shard}/{name}" for name in names]
+
+        shards = await self._writes.children(self._paths.topics)
+        lists = await asyncio.gather(*(of(shard) for shard in shards))
+        return sorted((key for keys in lists for key in keys), key=_name_in)
+
+    async def _read_all(self, keys: Sequence[str]) -> _Found:
+        """The records that are still there, in the order of `keys`."""
+        gate = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def read(key: str) -> VersionedTopic | None:
+            async with gate:
+                entry = await self._store.get(key)
+            if entry is None:
+                return None
+            try:
+                return VersionedTopic(Topic.from_bytes(entry.value), entry.version)
+            except (MetadataCorrupt, UnsupportedVersion) as error:
+                _log.error("topic-record-unreadable", key=key, cause=error.cause)
+                return None
+
+        found = await asyncio.gather(*(read(key) for key in keys))
+        return [item for item in found if item is not None]
 
     async def update(self, old: VersionedTopic, new: Topic) -> VersionedTopic:
         """Compare and set. Partitions never shrink (F026). Raises VersionConflict, UnknownTopic."""
@@ -252,7 +292,6 @@ class TopicCatalog:
             )
         except KeyMissing:
             raise UnknownTopic(f"topic {old.topic.name!r} does not exist") from None
-        await self._announce()
         return VersionedTopic(new, version)
 
     async def mark_deleting(self, old: VersionedTopic) -> VersionedTopic:
@@ -268,20 +307,18 @@ class TopicCatalog:
         except KeyMissing:
             if await self._writes.read(self._paths.topic(old.topic.name)) is not None:
                 raise UnknownOutcome("the topic was created again meanwhile") from None
-        await self._announce()
 
-    def watch(self, on_change: Callable[[], None]) -> Unsubscribe:
-        """Call `on_change()` after topics were created, changed or deleted.
+    def watch_topic(self, name: str, on_change: Callable[[], None]) -> Unsubscribe:
+        """Call `on_change()` after the topic was created, changed or deleted, or spuriously.
 
-        A hint that may be missed.
+        Raises InvalidTopic.
         """
-        return self._store.watch(self._paths.topics_changed, lambda _key: on_change())
+        key = self._paths.topic(check_topic_name(name, internal=True))
+        return self._store.watch(key, lambda _key: on_change())
 
-    async def _announce(self) -> None:
-        try:
-            await self._store.fetch_add(self._paths.topics_changed)
-        except (MetadataUnavailable, UnknownOutcome) as error:
-            _log.warning("topic-change-not-announced", cause=error.cause)
+
+def _name_in(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 class VersionedPartition(NamedTuple):

@@ -225,7 +225,7 @@ class PartitionRegistry:
         if served is not None and served.shell is shell:
             del self._served[key]
         if isinstance(reason, UnknownTopic):
-            self._topics.forget()
+            self._topics.forget(shell.name.topic)
         if not self._stopping:
             self._tasks.spawn(shell.abandon(reason), name=f"abandon {shell.name}")
 
@@ -254,15 +254,23 @@ class PartitionRegistry:
             if shell.name.topic_id == topic_id:
                 await self._drop(shell, UnknownTopic(f"topic {shell.name.topic!r} was deleted"))
 
-    async def check_topics(self) -> None:
-        """Drop partitions of topics that were deleted, or deleted and created again."""
+    async def check_topics(self, names: set[str]) -> set[str]:
+        """Drop partitions of those topics that were deleted, or deleted and created again.
+
+        Returns the names that could not be looked at.
+        """
+        failed: set[str] = set()
         for name, topic_id in {shell.name[:2] for shell in self.shells()}:
+            if name not in names:
+                continue
             try:
                 await self._topics.confirm(name, topic_id.bytes)
             except (UnknownTopic, InconsistentTopicId):
                 await self.drop_topic(topic_id)
             except OctavoError as error:
                 _log.info("topic-not-checked", topic=name, cause=error.cause)
+                failed.add(name)
+        return failed
 
     def suspended(self) -> None:
         """The session is lost: waiting fetches must look again (G3)."""

@@ -87,7 +87,7 @@ class BrokerServer:
         self._topic_catalog = TopicCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
-        self._topics = TopicDirectory(self._topic_catalog, self._topics_changed)
+        self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
@@ -103,6 +103,8 @@ class BrokerServer:
         )
         self._tasks = TaskOwner("broker", report_broken)
         self._check_topics = asyncio.Event()
+        self._changed_topics: set[str] = set()
+        """Names to look at; at most the cached ones and the served ones."""
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._registrar: BrokerRegistrar | None = None
@@ -126,11 +128,12 @@ class BrokerServer:
     def _live_bookies(self) -> int:
         return sum(bookie.state == "rw" for bookie in self._storage.bookies())
 
-    def _topics_changed(self) -> None:
+    def _topic_changed(self, name: str) -> None:
+        self._changed_topics.add(name)
         self._check_topics.set()
 
     async def _drop_topic(self, topic: Topic) -> None:
-        self._topics.forget()
+        self._topics.forget(topic.name)
         await self.registry.drop_topic(topic.topic_id)
 
     @property
@@ -161,7 +164,6 @@ class BrokerServer:
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
         await self._brokers.start()
-        self._topics.start()
         self._ownership = Ownership(
             me,
             store=self._store,
@@ -260,7 +262,12 @@ class BrokerServer:
         while True:
             await self._check_topics.wait()
             self._check_topics.clear()
-            await self.registry.check_topics()
+            names, self._changed_topics = self._changed_topics, set()
+            failed = await self.registry.check_topics(names)
+            if failed:  # the store is away: nothing watches them until they were read
+                await self._clock.sleep(self.config.housekeeping_interval_s)
+                self._changed_topics |= failed
+                self._check_topics.set()
 
     # --- wire ---------------------------------------------------------------------------------
 

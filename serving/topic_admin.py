@@ -115,14 +115,14 @@ class TopicAdmin:
     ) -> tuple[list[Topic], bool]:
         """A page of topics in order of name, and whether more follow (F135)."""
         size = min(limit, LIST_LIMIT_MAX) if limit > 0 else LIST_LIMIT_MAX
-        found = [
-            topic
-            for topic, _ in await self._topics.list()
-            if not topic.deleting
-            and topic.name > after
-            and (include_internal or not topic.name.startswith("__"))
-        ]
-        return found[:size], len(found) > size
+        found, more = await self._topics.page(
+            after,
+            size,
+            lambda topic: (
+                not topic.deleting and (include_internal or not topic.name.startswith("__"))
+            ),
+        )
+        return [topic for topic, _ in found], more
 
     async def delete(self, name: str, topic_id: bytes = b"") -> None:
         """Delete the topic and its data; with `topic_id` only if it is that one.

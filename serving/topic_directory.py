@@ -1,60 +1,109 @@
-"""Topics as this broker last saw them: a cache that a watch empties (F143)."""
+"""Topics as this broker last saw them: a cache of records, each ended by a watch of its own (F143).
+
+A change of one topic costs the brokers that know it one read, and the others nothing.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
+from octavo.metadata.store import Unsubscribe
 from octavo.metadata.topics import Topic, TopicCatalog
 from octavo.runtime.errors import InconsistentTopicId, InvalidPartition, UnknownTopic
 
 CACHED_TOPICS_MAX = 20_000
 DEAD_IDS_MAX = 1_000
 """Ids of earlier lives that are remembered, so that clients which still use them cost no read."""
+READ_ATTEMPTS_MAX = 4
+"""A record that changes while it is read is read again this often, then it is not cached."""
+
+
+@dataclass
+class _Known:
+    """One record and the watch that ends its use."""
+
+    topic: Topic | None = None
+    is_stale: bool = False
+    unsubscribe: Unsubscribe = lambda: None
 
 
 class TopicDirectory:
-    """Cached topic records; a miss is read behind a barrier, so a new topic is visible at once."""
+    """Cached topic records; a miss is read behind a barrier, so a new topic is visible at once.
 
-    def __init__(self, catalog: TopicCatalog, on_change: Callable[[], None]) -> None:
+    Args:
+        on_change: called with a name whose record changed, or is not followed any more.
+    """
+
+    def __init__(self, catalog: TopicCatalog, on_change: Callable[[str], None]) -> None:
         self._catalog = catalog
         self._on_change = on_change
-        self._cached: OrderedDict[str, Topic] = OrderedDict()
-        self._unsubscribe: Callable[[], None] | None = None
-        self._generation = 0
+        self._known: OrderedDict[str, _Known] = OrderedDict()
         self._dead: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-
-    def start(self) -> None:
-        """Follow changes."""
-        self._unsubscribe = self._catalog.watch(self.forget)
 
     def close(self) -> None:
         """Stop following."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        while self._known:
+            self._known.popitem()[1].unsubscribe()
 
-    def forget(self) -> None:
-        """Something changed: read everything anew when it is asked for."""
-        self._generation += 1
-        self._cached.clear()
-        self._on_change()
+    def forget(self, name: str) -> None:
+        """The topic changed: read it anew when it is asked for."""
+        self._drop(name)
+        self._on_change(name)
+
+    def _drop(self, name: str) -> None:
+        known = self._known.pop(name, None)
+        if known is not None:
+            known.unsubscribe()
+
+    def _changed(self, name: str, known: _Known) -> None:
+        if known.is_stale:
+            return
+        known.is_stale = True
+        if self._known.get(name) is known:
+            self._drop(name)
+        self._on_change(name)
 
     def cached(self, name: str) -> Topic | None:
         """The record, if it is known without a read."""
-        return self._cached.get(name)
+        known = self._known.get(name)
+        return None if known is None else known.topic
+
+    async def _read(self, name: str, *, barrier: bool = False) -> Topic:
+        """Read, and cache what is alive.
+
+        The watch is set before the read that counts, so that no change is missed, and only on names
+        that exist: names that somebody makes up must not leave watches behind.
+        """
+        topic = (await self._catalog.get(name, barrier=barrier)).topic
+        for _ in range(READ_ATTEMPTS_MAX if not topic.deleting else 0):
+            known = _Known()
+            known.unsubscribe = self._catalog.watch_topic(name, partial(self._changed, name, known))
+            try:
+                known.topic = topic = (await self._catalog.get(name)).topic
+            except BaseException:
+                known.unsubscribe()
+                raise
+            if topic.deleting or known.is_stale:
+                known.unsubscribe()
+            else:
+                self._drop(name)
+                self._known[name] = known
+                if len(self._known) > CACHED_TOPICS_MAX:
+                    self.forget(next(iter(self._known)))
+            if not known.is_stale:
+                break
+        return topic
 
     async def get(self, name: str) -> Topic:
         """The topic; raises UnknownTopic (also while it is being deleted) or InvalidTopic."""
-        found = self._cached.get(name)
+        found = self.cached(name)
         if found is None:
-            generation = self._generation
-            found = (await self._catalog.get(name)).topic
+            found = await self._read(name)
             if found.deleting:
                 raise UnknownTopic(f"topic {name!r} is being deleted", topic=name)
-            if generation == self._generation:
-                self._cached[name] = found
-                if len(self._cached) > CACHED_TOPICS_MAX:
-                    self._cached.popitem(last=False)
         return found
 
     async def confirm(self, name: str, topic_id: bytes, *, fresh: bool = False) -> bool:
@@ -65,19 +114,15 @@ class TopicDirectory:
 
         Raises InconsistentTopicId when another topic has the name, UnknownTopic when none has.
         """
-        known = self._cached.get(name)
+        known = self.cached(name)
         if not fresh and known is not None and known.topic_id.bytes == topic_id:
             return False
         if (name, topic_id) not in self._dead:
-            generation = self._generation
-            found = (await self._catalog.get(name, barrier=True)).topic
+            found = await self._read(name, barrier=True)
             if found.topic_id.bytes == topic_id:
                 if found.deleting:
                     raise UnknownTopic(f"topic {name!r} is being deleted", topic=name)
-                if generation == self._generation:
-                    self._cached[name] = found
                 return True
-            self._cached.pop(name, None)
             self._dead[name, topic_id] = None
             if len(self._dead) > DEAD_IDS_MAX:
                 self._dead.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -83,10 +84,16 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: pathlib.Path) 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
     """One ZooKeeper node on a free port, for the whole session."""
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_zookeeper(work: pathlib.Path) -> Iterator[ZookeeperServer]:
+    """One ZooKeeper node on a free port with its files in `work`; ended with the block."""
     java = shutil.which("java")
     if java is None:
         pytest.fail("these tests start a real ZooKeeper: install Java 17")
-    work = tmp_path_factory.mktemp("zookeeper")
     port = free_port()
     (work / "log4j2.properties").write_text(_LOG4J)
     (work / "myid").write_text("1")

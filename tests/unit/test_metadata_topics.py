@@ -148,7 +148,7 @@ async def test_update_of_a_deleted_topic_is_unknown() -> None:
 async def test_topic_changes_are_told() -> None:
     cluster = MemoryCluster()
     changed = asyncio.Event()
-    topics(cluster.connect()).watch(changed.set)
+    topics(cluster.connect()).watch_topic("orders", changed.set)
     created = await topics(cluster.connect()).create("orders", 1)
     await changed.wait()
     changed.clear()

@@ -1,0 +1,73 @@
+"""How often brokers read the metadata store for topics: constant for each, whatever exists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from octavo.metadata.memory import MemoryStore
+from octavo.proto import broker_pb2 as pb
+from tests.serving_rig import make_batch, until
+from tests.serving_server import batch_of, create_topic, find_owner, loopback
+
+READS_PER_TOPIC_MAX = 16
+
+
+async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: Counter[str] = Counter()
+    for operation in ("get", "children"):
+        real = getattr(MemoryStore, operation)
+
+        async def counted(self: MemoryStore, key: str, real: object = real) -> object:
+            reads["all"] += 1
+            return await real(self, key)  # type: ignore[operator]
+
+        monkeypatch.setattr(MemoryStore, operation, counted)
+
+    async with loopback() as cluster:
+        clients = [await cluster.broker(f"broker-{n}", ownership_settle_s=1000) for n in (1, 2)]
+        by_address = {client.address: client for client in clients}
+        costs: list[int] = []
+        for number in range(60):
+            before = reads["all"]
+            await create_topic(clients[0], f"t{number}")
+            owner = await find_owner(by_address, f"t{number}", 0)
+            sent = batch_of(make_batch([b"x"]), topic=f"t{number}")
+            (ack,) = await by_address[owner].produce(sent)
+            assert not ack.HasField("error")
+            costs.append(reads["all"] - before)
+        settled = sorted(costs[30:])[len(costs[30:]) // 2]
+        assert settled <= READS_PER_TOPIC_MAX
+
+        before = reads["all"]
+        request = pb.ListTopicsRequest(limit=5, after="t1")
+        found = await clients[0].stub.ListTopics(request)
+        assert [topic.name for topic in found.topics] == ["t10", "t11", "t12", "t13", "t14"]
+        assert found.more
+        shards = len(
+            {key.rsplit("/", 2)[1] for key in cluster.metadata.snapshot() if "/topics/" in key}
+        )
+        assert reads["all"] - before <= shards + 1 + 6
+
+
+async def test_each_broker_notices_a_change_of_a_topic_it_knows() -> None:
+    async with loopback() as cluster:
+        first = await cluster.broker("broker-1")
+        second = await cluster.broker("broker-2", ownership_settle_s=1000)
+        await create_topic(first)
+        await create_topic(first, "other")
+        for name in ("orders", "other"):
+            await second.stub.Metadata(pb.MetadataRequest(topics=[name]))
+        directory = cluster.servers[1]._topics  # pyright: ignore[reportPrivateUsage]
+        kept = directory.cached("other")
+        assert directory.cached("orders") is not None
+        await first.stub.DeleteTopic(pb.DeleteTopicRequest(name="orders"))
+        await until(lambda: directory.cached("orders") is None)
+        assert directory.cached("other") is kept is not None
+        reply = await second.stub.Metadata(pb.MetadataRequest(topics=["orders"]))
+        assert reply.topics[0].error.code == "UNKNOWN_TOPIC"
+        await asyncio.sleep(0)
