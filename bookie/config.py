@@ -80,6 +80,9 @@ class BookieConfig(FrozenSettings):
     reader_threads: int = Field(default=2, ge=1)
     reads_in_flight_max: int = Field(default=256, ge=1)
     read_reply_max_bytes: int = Field(default=1 << 20, ge=4096)
+    unsent_replies_max_bytes: int = Field(default=256 << 20, ge=1 << 20)
+    """Replies, over all connections, that clients have not taken; above it ordinary reads are
+    answered OVERLOADED (BP-2)."""
     connection_in_flight_max_bytes: int = Field(default=16 << 20, ge=4096)
     """Add bytes of one connection not yet answered; above it the socket is not read."""
     connections_max: int = Field(default=4096, ge=1)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.connection_memory import UnsentReplies
 from octavo.bookie.store import BookieStore, LacAnswer
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_messages import parse_body
@@ -103,6 +104,16 @@ class Host(Protocol):
         """True while the journal's queue is so full that adds should wait in their sockets."""
         ...
 
+    @property
+    def unsent(self) -> UnsentReplies:
+        """The budget of replies that clients do not take (BP-2)."""
+        ...
+
+    @property
+    def eager_bytes(self) -> int:
+        """Up to this size a frame of a greeted client gets its memory at once."""
+        ...
+
     def wait_uncrowded(self, session: Session) -> None:
         """Call `session.resume()` when the queue has drained."""
         ...
@@ -158,6 +169,7 @@ class Session:
             _log.warning("connection-ended", peer=connection.peer, cause=str(reason))
         if self._hello_timer is not None:
             self._hello_timer.cancel()
+        self._host.unsent.forget(connection)
         for task in self._open:  # RD-7: long polls end with their connection, and so does the rest
             task.cancel()
         self._on_end(self)
@@ -225,7 +237,7 @@ class Session:
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self.connection.allow_frames(MAX_FRAME_BYTES)
+        self.connection.allow_frames(MAX_FRAME_BYTES, eager_bytes=self._host.eager_bytes)
         self._reply(
             FrameType.HELLO_REPLY,
             frame.request_id,
@@ -331,10 +343,16 @@ class Session:
             self._send(encode_read_reply(frame.request_id, addressed, -1, []))
             return
 
+        busy = encode_read_reply(frame.request_id, Status.OVERLOADED, -1, [])
+
         async def read() -> None:
             async with self._read_slots:
                 # BP-2: a client that does not take its replies gets no more of them.
                 await self.connection.wait_writable()
+                if self._host.unsent.full and not frame.flags & Flags.RECOVERY:
+                    # Recovery reads one entry at a time, and waits for nobody's slow reader.
+                    self._send(busy)
+                    return
                 answer = await self._host.store.read(
                     request.ledger_id,
                     request.first_entry,
@@ -344,8 +362,8 @@ class Session:
                     salvage=addressed is Status.UNKNOWN,
                 )
                 self._send(encode_read_reply(frame.request_id, *answer))
+                self._host.unsent.sent(self.connection)
 
-        busy = encode_read_reply(frame.request_id, Status.OVERLOADED, -1, [])
         self._serve("read", frame.request_id, read(), busy)
 
     def _on_fence(self, frame: Frame) -> None:

@@ -13,6 +13,7 @@ import octavo
 from octavo.bookie.boot import Booted, Booter, Callbacks
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
+from octavo.bookie.connection_memory import UnsentReplies, eager_bytes
 from octavo.bookie.control import ControlServer
 from octavo.bookie.faults import is_full
 from octavo.bookie.identity import DirectoryLock
@@ -83,6 +84,8 @@ class BookieServer:
         self._requests = TaskOwner("bookie-requests", self._on_task_failure)
         self._control = ControlServer(self._info)
         self._sessions: set[Session] = set()
+        self.unsent = UnsentReplies(config.unsent_replies_max_bytes)
+        """Replies that clients do not take (BP-2)."""
         self._waiting: set[Session] = set()
         self._state = "starting"
         self._opened: OpenedStore | None = None
@@ -136,6 +139,11 @@ class BookieServer:
     def ready(self) -> bool:
         """True while requests are answered."""
         return self._state in ("rw", "ro") and not self.failed.done()
+
+    @property
+    def eager_bytes(self) -> int:
+        """Up to this size a frame of a greeted client gets its memory at once."""
+        return eager_bytes(self._sessions)
 
     @property
     def crowded(self) -> bool:

@@ -47,9 +47,9 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Above the entry limit times a small batch; checked before allocation."""
 HELLO_FRAME_BYTES_MAX = 4096
 """Largest frame either end accepts before the hello: strangers get little memory."""
-EAGER_BYTES = 384 * 1024
-"""A frame up to this size (the usual add frame) gets its memory at once, a larger one twice what
-has arrived of it."""
+EAGER_BYTES = 1152 * 1024
+"""A frame up to this size (a large batch and a bit) gets its memory at once, without copies; a
+larger one gets twice what has arrived of it."""
 MAX_ENTRIES_PER_FRAME = 4096
 TARGET_FRAME_BYTES = 256 * 1024
 """Writers coalesce up to about this much; larger frames leave the CPU's cache (design.md §10)."""

@@ -47,7 +47,8 @@ _STOPPING = {
 }
 _RETRY_SAME_SLOT = frozenset({Status.NOT_ADMITTED_RETRY, Status.OVERLOADED, Status.NOT_READY})
 _REJECTED = frozenset({Status.BAD_DIGEST, Status.TOO_LARGE, Status.BAD_VERSION, Status.BAD_REQUEST})
-_NO_QUARANTINE = frozenset({Status.READONLY, Status.DISK_FULL, Status.WRONG_INCARNATION})
+_ALWAYS_REPLACED = frozenset({Status.READONLY, Status.DISK_FULL, Status.WRONG_INCARNATION})
+_NO_QUARANTINE = _ALWAYS_REPLACED
 
 
 class _Slot:
@@ -240,6 +241,10 @@ class QuorumCore:
             # W-7: nothing waits for this slot; a tick replaces it.
             self._next_change_at = max(self._next_change_at, now + self.limits.late_failure_delay_s)
             return _NOTHING
+        if self._keeps_failed():  # 3.7, W-7: the same bookie again, at a pace
+            self._next_change_at = max(self._next_change_at, now + self.limits.refusal_retry_s)
+            self._sweep()
+            return _NOTHING
         self._next_change_at = now
         return self._start_change(now)
 
@@ -420,8 +425,8 @@ class QuorumCore:
         """C-1, unless a change is under way or refused (3.7)."""
         if self.changing or now < self._next_change_at:
             return _NOTHING
-        if not self.limits.ensemble_changes_enabled:
-            self._next_change_at = now + self.limits.change_retry_s
+        if self._keeps_failed():
+            self._next_change_at = now + self.limits.refusal_retry_s
             actions = self._revive([failed.slot for failed in self.failed])
             self._sweep()
             return actions
@@ -430,6 +435,16 @@ class QuorumCore:
             return self._go_on_degraded("the ledger had too many ensemble changes", now)
         self.changing = True
         return [ChooseReplacements(self.failed)]
+
+    def _keeps_failed(self) -> bool:
+        """True while failed members are not to be replaced (the switch of 3.7; W-7)."""
+        if not self.limits.ensemble_changes_enabled:
+            return True
+        if not self.limits.delay_ensemble_change:
+            return False
+        failed = self.failed
+        tolerable = ack_reachable({f.slot for f in failed}, self.quorum)
+        return tolerable and not any(f.status in _ALWAYS_REPLACED for f in failed)
 
     def _may_change(self, now: float) -> bool:
         """Take one from the budget of changes, a token bucket; else set when to ask again."""

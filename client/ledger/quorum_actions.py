@@ -52,6 +52,9 @@ class QuorumLimits(NamedTuple):
     change_interval_s: float = 5.0
     """After these, one more per so many seconds."""
     ensemble_changes_enabled: bool = True
+    delay_ensemble_change: bool = False
+    """W-7: keep members that fail, and try them again, while Qa is reachable in every write set;
+    read-only and full ones are replaced at once."""
     min_domains_for_ack: int = 1
 
 

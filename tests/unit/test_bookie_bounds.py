@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import pathlib
 
+from octavo.bookie.connection_memory import (
+    ANNOUNCED_BYTES_MAX,
+    EAGER_BYTES_MIN,
+    eager_bytes,
+)
 from octavo.bookie.journal.writer import LAZY_ITEMS_MAX
 from octavo.bookie.ledgers import Ledger
-from octavo.proto.bookie_wire import Status
+from octavo.proto.bookie_wire import EAGER_BYTES, Flags, ReadRequest, Status, encode_read
 from octavo.runtime.checksum import Buffer
 from tests.bookie_rig import BookieRig, entry, until
 
@@ -100,3 +105,31 @@ async def test_bp2_a_pending_entry_does_not_keep_its_writers_frame(tmp_path: pat
         assert held_bytes(answer.entries) <= 2 * len(answer.entries[0])
         rig.disk.gate.set()
         await client.receive()
+
+
+async def test_bp2_replies_that_nobody_takes_are_bounded_for_all_connections(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Ordinary reads are refused then; recovery goes on."""
+    async with BookieRig(tmp_path / "data", unsent_replies_max_bytes=1 << 20) as rig:
+        ledger = await rig.ledger()
+        for first in range(0, 32, 8):
+            await rig.add(*(entry(ledger, first + i, b"x" * 120_000) for i in range(8)))
+        stalled = await rig.client()
+        ask = encode_read(1, ReadRequest(stalled.incarnation, ledger, 0, 8, 1 << 20))
+        for _ in range(30):
+            stalled.send(ask)
+        await until(lambda: rig.server.unsent.full)
+        other = await rig.client()
+        assert (await other.read(ledger, 0)).status == Status.OVERLOADED
+        assert (await other.read(ledger, 0, flags=Flags.RECOVERY | Flags.FENCE)).status == Status.OK
+        await stalled.close()
+        await until(lambda: not rig.server.unsent.full)
+        assert (await other.read(ledger, 0)).status == Status.OK
+
+
+def test_memory_for_announced_frames_is_shared() -> None:
+    assert eager_bytes(range(10)) == EAGER_BYTES
+    for count in (1, 100, 1000, 4096):
+        assert count * eager_bytes(range(count)) <= ANNOUNCED_BYTES_MAX or count == 4096
+    assert eager_bytes(range(100_000)) == EAGER_BYTES_MIN

@@ -392,9 +392,24 @@ def test_disabled_changes_resend_to_the_same_bookie() -> None:
     """3.7: the global switch."""
     core = core_of(limits=QuorumLimits(ensemble_changes_enabled=False))
     core.add(1, 0.0)
-    actions = core.slot_failed(0, 0, Status.TIMEOUT, 0.0)
-    assert actions == [resend(core, 0, 0, 0)]
+    assert not core.slot_failed(0, 0, Status.DISCONNECTED, 0.0), "at a pace: not in a busy loop"
+    assert core.tick(0.2) == [resend(core, 0, 0, 0)]
     assert core.ensemble == (A, B, C)
+
+
+def test_w7_delayed_changes_tolerate_while_qa_is_reachable() -> None:
+    limits = QuorumLimits(delay_ensemble_change=True)
+    core = core_of(limits=limits)
+    core.add(1, 0.0)
+    assert not core.slot_failed(0, 0, Status.TIMEOUT, 0.0)
+    assert core.tick(0.2) == [resend(core, 0, 0, 0)], "the same member again"
+    core.slot_failed(0, core.generation(0), Status.TIMEOUT, 0.3)
+    (choose,) = core.slot_failed(1, 0, Status.TIMEOUT, 0.3)
+    assert isinstance(choose, ChooseReplacements), "Qa is out of reach"
+    read_only = core_of(limits=limits)
+    read_only.add(1, 0.0)
+    (choose,) = read_only.slot_failed(0, 0, Status.READONLY, 0.0)
+    assert isinstance(choose, ChooseReplacements), "read-only members are exempt"
 
 
 def test_min_domains_for_ack() -> None:
