@@ -10,7 +10,7 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-export soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
+.PHONY: help setup demo test cases soak-export soak-metadata soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -35,6 +35,9 @@ soak-wire: $(READY) ## flipped bits in frames between servers: how many of a mil
 
 soak-power-cuts: $(READY) ## kills, failed syncs and power cuts over a bookie, thousands of schedules
 	@PYTHONPATH=. $(PY) -m tools.soak_power_cuts $(ARGS)
+
+soak-metadata: $(READY) ## 2,000 flipped bits, lost sectors and cuts of the embedded metadata files: how many are believed
+	@PYTHONPATH=. $(PY) -m tools.metadata_flips --flips 2000 $(ARGS)
 
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py

@@ -19,6 +19,7 @@ from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.journal.replay import Evidence
 from octavo.bookie.journal.segment import HEADER_BYTES, START, Position
 from octavo.metadata.bookies import Cookie, CookieCatalog, VersionedCookie
+from octavo.metadata.envelope import seal, unseal
 from octavo.runtime.disk import Disk
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -168,7 +169,7 @@ def read_local_cookie(data_dir: pathlib.Path, disk: Disk, name: str = COOKIE_FIL
     except FileNotFoundError:
         return None
     try:
-        return Cookie.from_bytes(data)
+        return Cookie.from_bytes(unseal(str(path), data))
     except MetadataCorrupt as error:
         raise StorageDamaged(f"{path} is damaged: {error.cause}", file=str(path)) from error
 
@@ -247,7 +248,7 @@ class Identity:
         """Put a cookie into the directory; raises StorageFull or OSError."""
         path = self._data_dir / name
         try:
-            await asyncio.to_thread(self._disk.replace, path, cookie.to_bytes())
+            await asyncio.to_thread(self._disk.replace, path, seal(cookie.to_bytes()))
         except OSError as error:
             if is_full(error):
                 raise from_os_error(f"the cookie {path} cannot be written", error) from error

@@ -18,6 +18,9 @@ from octavo.metadata.store import MetadataStore, Unsubscribe
 from octavo.proto import records_pb2
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.errors import KeyExists, KeyMissing, MetadataCorrupt, VersionConflict
+from octavo.runtime.telemetry import get_logger
+
+_log = get_logger("octavo.metadata.bundles")
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,14 @@ class BundleRegistry:
         return found and BundleOwner.from_bytes(found.value)
 
     async def owners(self) -> dict[int, BundleOwner]:
-        """All owned bundles."""
+        """All owned bundles; unreadable ones are skipped (M-7): nobody else gets them."""
         found: dict[int, BundleOwner] = {}
         for name in await self._store.children(self._paths.bundles):
-            owner = await self.owner(int(name)) if name.isdecimal() else None
+            try:
+                owner = await self.owner(int(name)) if name.isdecimal() else None
+            except MetadataCorrupt as error:  # M-7: alarm, skip, go on
+                _log.error("bundle-owner-unreadable", bundle=name, cause=error.cause)
+                continue
             if owner is not None:
                 found[int(name)] = owner
         return found

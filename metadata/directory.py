@@ -83,10 +83,10 @@ class Directory(Generic[T]):
         found: list[T] = []
         for folder in self._folders:
             for name in await self._store.children(folder):
-                entry = await self._store.get(f"{folder}/{name}")
-                if entry is None:
-                    continue
                 try:
+                    entry = await self._store.get(f"{folder}/{name}")
+                    if entry is None:
+                        continue
                     found.append(self._parse(folder, entry.value))
                 except MetadataCorrupt as error:  # M-7: alarm, skip, go on
                     _log.error("registration-unreadable", key=f"{folder}/{name}", cause=error.cause)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
 from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
 from octavo.metadata.watches import SessionListeners, WatchTable
@@ -27,6 +28,7 @@ from octavo.runtime.errors import (
     InvalidRequest,
     KeyExists,
     KeyMissing,
+    MetadataCorrupt,
     MetadataUnavailable,
     OctavoError,
     Overloaded,
@@ -60,6 +62,7 @@ _ERRORS: dict[int, type[OctavoError]] = {
     wire.Refused.VERSION_CONFLICT: VersionConflict,
     wire.Refused.EPHEMERAL_PARENT: IllegalStateError,
     wire.Refused.INVALID: InvalidRequest,
+    wire.Refused.CORRUPT: MetadataCorrupt,
 }
 
 _Call = grpc.aio.StreamStreamCall[wire.ClientMessage, wire.ServerMessage]
@@ -158,24 +161,24 @@ class EmbeddedStore:
     # --- operations -------------------------------------------------------------------------
 
     async def get(self, key: str) -> Versioned | None:
-        """The committed value."""
+        """The committed value; raises MetadataCorrupt (M-7)."""
         reply = await self._ask(wire.ClientMessage(get=wire.Get(key=check_key(key))))
         value = reply.value
         if not value.found:
             return None
-        return Versioned(value.value, Version(value.version, value.life))
+        return Versioned(unseal(key, value.value), Version(value.version, value.life))
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
         check_value(check_key(key), value)
-        create = wire.Create(key=key, value=value, ephemeral=ephemeral)
+        create = wire.Create(key=key, value=seal(value), ephemeral=ephemeral)
         return (await self._ask(wire.ClientMessage(create=create))).version.version
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""
         check_value(check_key(key), value)
         put = wire.Put(
-            key=key, value=value, expected_version=expected, expected_life=life_of(expected)
+            key=key, value=seal(value), expected_version=expected, expected_life=life_of(expected)
         )
         return _version(await self._ask(wire.ClientMessage(put=put)))
 

@@ -19,15 +19,17 @@ import asyncio
 import pathlib
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import grpc
 
 from octavo.metadata.embedded_tree import SqliteTree
-from octavo.metadata.keys import check_key, check_value
+from octavo.metadata.envelope import OVERHEAD_BYTES
+from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_value
 from octavo.metadata.store import Version, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
@@ -40,7 +42,9 @@ from octavo.runtime.errors import (
     InvalidRequest,
     KeyExists,
     KeyMissing,
+    MetadataCorrupt,
     OctavoError,
+    StorageFailed,
     VersionConflict,
 )
 from octavo.runtime.tasks import TaskOwner
@@ -61,6 +65,11 @@ OUTBOX_MAX = 1_024
 WATCHES_MAX = 100_000
 """Watched keys of one session."""
 STOP_GRACE_S = 0.2
+SEALED_BYTES_MAX = MAX_VALUE_BYTES + OVERHEAD_BYTES
+CHECK_PERIOD_S = 600.0
+"""How often all records are read back and compared with their checksums."""
+CHECK_PAUSE_S = 0.02
+"""Between two directories of a check, so that it takes a small share of the worker thread."""
 
 _REASONS: dict[type[OctavoError], wire.Refused.Reason.ValueType] = {
     KeyExists: wire.Refused.KEY_EXISTS,
@@ -68,6 +77,7 @@ _REASONS: dict[type[OctavoError], wire.Refused.Reason.ValueType] = {
     VersionConflict: wire.Refused.VERSION_CONFLICT,
     IllegalStateError: wire.Refused.EPHEMERAL_PARENT,
     InvalidRequest: wire.Refused.INVALID,
+    MetadataCorrupt: wire.Refused.CORRUPT,
 }
 
 
@@ -163,6 +173,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         bound = server.add_insecure_port(join_address(host, port))
         await server.start()
         self._keeper.spawn(self._sweep(), name="sweep")
+        self._keeper.spawn(self._check_records(), name="check")
         return bound
 
     async def stop(self) -> None:
@@ -217,7 +228,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         try:
             async for message in requests:
                 if session is None:
-                    session = await self._attach(stream, message)
+                    session = await self._to_the_end(self._attach(stream, message), "attach")
                     if session is None:
                         return
                     continue
@@ -225,7 +236,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
                     return
                 session.deadline_s = self._clock.monotonic() + session.lease_s
                 if message.WhichOneof("operation") == "close":
-                    await self._end(session, expired=False)
+                    await self._to_the_end(self._end(session, expired=False), "close")
                     stream.send(wire.ServerMessage(request_id=message.request_id, done=wire.Done()))
                     return
                 await self._execute(session, stream, message)
@@ -284,19 +295,23 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if operation == "unwatch":
             session.watches.discard(message.unwatch.key)
             return
-        try:
-            reply, changed = await self._in_thread(lambda: self._run(session, message))
-        except OctavoError as error:
-            reason = _REASONS.get(type(error), wire.Refused.INVALID)
-            refused = wire.Refused(reason=reason, text=error.cause)
-            reply, changed = wire.ServerMessage(refused=refused), []
-        except sqlite3.Error as error:
-            _log.error("metadata-storage-failed", operation=operation, cause=str(error))
-            refused = wire.Refused(reason=wire.Refused.STORAGE, text=str(error))
-            reply, changed = wire.ServerMessage(refused=refused), []
-        self._notify(changed)
+        reply = await self._to_the_end(self._answer(session, message), operation or "")
         reply.request_id = message.request_id
         stream.send(reply)
+
+    async def _answer(self, session: _Session, message: wire.ClientMessage) -> wire.ServerMessage:
+        """Execute one operation and tell the watchers of what it changed."""
+        try:
+            reply, changed = await self._in_thread(lambda: self._run(session, message))
+        except (OctavoError, sqlite3.Error) as error:
+            return wire.ServerMessage(refused=_refused(message.WhichOneof("operation"), error))
+        self._notify(changed)
+        return reply
+
+    async def _to_the_end(self, work: Coroutine[None, None, T], name: str) -> T:
+        """Run `work` to its end although its stream may end meanwhile: what is committed is told
+        to all who watch it, and a session that was opened is one that can end."""
+        return await asyncio.shield(self._tasks.spawn(work, name=name))
 
     def _run(
         self, session: _Session, message: wire.ClientMessage
@@ -327,12 +342,12 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         operation = message.WhichOneof("operation")
         if operation == "create":
             create = message.create
-            check_value(check_key(create.key), create.value)
+            check_value(check_key(create.key), create.value, SEALED_BYTES_MAX)
             owner = session.session_id if create.ephemeral else 0
             version, changed = tree.create(create.key, create.value, owner)
         elif operation == "put":
             put = message.put
-            check_value(check_key(put.key), put.value)
+            check_value(check_key(put.key), put.value, SEALED_BYTES_MAX)
             expected = _expected(put)
             version, changed = tree.put(put.key, put.value, expected)
         elif operation == "fetch_add":
@@ -394,6 +409,24 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
             stream.send(wire.ServerMessage(expired=wire.Expired()))
             stream.end()
 
+    # --- check ------------------------------------------------------------------------------
+
+    async def check(self) -> list[str]:
+        """Read every record back; returns the damaged keys, each of which is also logged (M-7)."""
+        damaged: list[str] = []
+        for directory in await self._in_thread(self._open_tree.directories):
+            found = await self._in_thread(partial(self._open_tree.damaged_children, directory))
+            for key in found:
+                _log.error("metadata-record-damaged", key=key)
+            damaged.extend(found)
+            await self._clock.sleep(CHECK_PAUSE_S)
+        return damaged
+
+    async def _check_records(self) -> None:
+        while True:
+            await self._clock.sleep(CHECK_PERIOD_S)
+            await self.check()
+
     # --- the worker thread ------------------------------------------------------------------
 
     @property
@@ -411,3 +444,11 @@ def _expected(write: wire.Put | wire.Delete) -> Version | None:
     if not write.HasField("expected_version"):
         return None
     return Version(write.expected_version, write.expected_life)
+
+
+def _refused(operation: str | None, error: OctavoError | sqlite3.Error) -> wire.Refused:
+    if isinstance(error, OctavoError) and not isinstance(error, StorageFailed):
+        reason = _REASONS.get(type(error), wire.Refused.INVALID)
+        return wire.Refused(reason=reason, text=error.cause)
+    _log.error("metadata-storage-failed", operation=operation, cause=str(error))
+    return wire.Refused(reason=wire.Refused.STORAGE, text=str(error))

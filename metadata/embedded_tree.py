@@ -1,40 +1,49 @@
 """The embedded store's keys on SQLite: blocking calls, one transaction each (design.md §5).
 
 Runs in the server's single worker thread, which is what orders all operations. Every write is
-durable before it is answered (WAL with synchronous=FULL). A write returns its result and the
-keys whose watches must fire. Leases, streams and watches belong to `embedded_server`.
+durable before it is answered (WAL with synchronous=FULL, then the witness). A write returns its
+result and the keys whose watches must fire. Leases, streams and watches belong to
+`embedded_server`; what proves the file is in `embedded_proof`, the opening of it in
+`embedded_file`.
+
+Which keys exist is kept in memory (106 bytes a key), proven at the start: absence and
+children are never asked of the disk, and a value read from it must have the checksum that memory
+knows. A damaged record is refused by name (M-7), the others are served.
 """
 
 from __future__ import annotations
 
 import pathlib
 import sqlite3
+import struct
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from octavo.metadata.keys import parent_of, parents_of
+from octavo.metadata.embedded_file import FILE_NAME, open_file
+from octavo.metadata.embedded_proof import (
+    SUM_MASK,
+    WAY_OUT,
+    State,
+    Witness,
+    Witnessed,
+    name_crc,
+    node_crc,
+    session_crc,
+)
+from octavo.metadata.envelope import SEALED_EMPTY
+from octavo.metadata.keys import name_of, parent_of, parents_of
 from octavo.metadata.store import Version, Versioned, life_of
-from octavo.runtime.errors import IllegalStateError, KeyExists, KeyMissing, VersionConflict
+from octavo.runtime.errors import (
+    IllegalStateError,
+    KeyExists,
+    KeyMissing,
+    MetadataCorrupt,
+    StorageFailed,
+    VersionConflict,
+)
 
-FILE_NAME = "metadata.sqlite3"
-SCHEMA_VERSION = 2
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS nodes (
-    key TEXT PRIMARY KEY, parent TEXT NOT NULL, value BLOB NOT NULL,
-    version INTEGER NOT NULL, session_id INTEGER NOT NULL, life INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS nodes_by_parent ON nodes (parent, key);
-CREATE INDEX IF NOT EXISTS nodes_by_session ON nodes (session_id) WHERE session_id <> 0;
-CREATE TABLE IF NOT EXISTS sessions (
-    session_id INTEGER PRIMARY KEY AUTOINCREMENT, secret BLOB NOT NULL, timeout_ms INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS lives (only INTEGER PRIMARY KEY CHECK (only = 1), last INTEGER NOT NULL);
-INSERT OR IGNORE INTO lives (only, last) VALUES (1, 0);
-"""
-_ADD_LIFE = "ALTER TABLE nodes ADD COLUMN life INTEGER NOT NULL DEFAULT 0"
-"""What a file of version 1 lacks: its keys are of no known life and compare by version alone."""
+__all__ = ["FILE_NAME", "SessionRow", "SqliteTree"]
 
 
 class SessionRow(NamedTuple):
@@ -45,163 +54,284 @@ class SessionRow(NamedTuple):
     timeout_ms: int
 
 
+class _Node(NamedTuple):
+    value: bytes
+    version: int
+    session_id: int
+    life: int
+    crc: int
+
+
+class _Change:
+    """What one transaction does to the proof and to memory, applied after its commit."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.set: dict[str, tuple[int, int]] = {}  # key -> checksum, session
+        self.removed: list[str] = []
+
+    def count(self, crc: int, sign: int, name: int = 0) -> None:
+        """A row came (+1), went (-1), with the checksum of its name if it is a node."""
+        state = self.state
+        self.state = state._replace(
+            rows=state.rows + sign,
+            digest=(state.digest + sign * crc) & SUM_MASK,
+            names=(state.names + sign * name) & SUM_MASK,
+        )
+
+
 class SqliteTree:
-    """Keys and sessions in one SQLite file, owned by one process."""
+    """Keys and sessions in one SQLite file, owned by one process.
+
+    Raises IllegalStateError when another process has the file, MetadataCorrupt when what is in it
+    cannot be proven, StorageFailed when the disk refuses.
+    """
 
     def __init__(self, data_dir: pathlib.Path) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(
-            data_dir / FILE_NAME, isolation_level=None, check_same_thread=False, timeout=0.0
-        )
+        self._path = data_dir / FILE_NAME
+        self._witness = Witness(data_dir)
+        self._db, content = open_file(data_dir, self._witness)
+        self._state = content.state
+        self._nodes: dict[str, dict[str, int]] = content.nodes
+        self._ephemeral = content.ephemeral
+        self._failed = ""
         try:
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-            self._check_schema_version()
-        except sqlite3.OperationalError as error:
+            self._mark(clean=0)
+        except BaseException:
             self._db.close()
-            raise IllegalStateError(
-                f"metadata in {data_dir} cannot be opened: {error}",
-                hint="another cluster may be running on this data folder",
-            ) from error
-
-    def _check_schema_version(self) -> None:
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found > SCHEMA_VERSION:
-            raise IllegalStateError(
-                f"metadata file has version {found}, this build {SCHEMA_VERSION}"
-            )
-        if found == 1:
-            self._db.execute(_ADD_LIFE)
-        self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            raise
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Close the file, and say in it that nothing is waiting in its log."""
+        try:
+            if not self._failed:
+                self._mark(clean=1)
+        finally:
+            self._db.close()
+            self._witness.close()
+
+    def _mark(self, *, clean: int) -> None:
+        """Write whether the file is in good order without its log, into the file itself."""
+        with self._transaction() as change:
+            change.state = change.state._replace(clean=clean)
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # --- sessions ---------------------------------------------------------------------------
 
     def sessions(self) -> list[SessionRow]:
         """All sessions that were not ended."""
-        return [
-            SessionRow(*row)
-            for row in self._db.execute("SELECT session_id, secret, timeout_ms FROM sessions")
-        ]
+        rows = self._db.execute("SELECT session_id, secret, timeout_ms FROM sessions")
+        return [SessionRow(session_id, bytes(secret), ms) for session_id, secret, ms in rows]
 
     def open_session(self, secret: bytes, timeout_ms: int) -> int:
         """A new session; its id was never used before."""
-        with self._transaction():
-            cursor = self._db.execute(
-                "INSERT INTO sessions (secret, timeout_ms) VALUES (?, ?)", (secret, timeout_ms)
+        session_id = self._state.next_session
+        crc = session_crc(session_id, secret, timeout_ms)
+        with self._transaction() as change:
+            self._db.execute(
+                "INSERT INTO sessions (session_id, secret, timeout_ms, crc) VALUES (?, ?, ?, ?)",
+                (session_id, secret, timeout_ms, crc),
             )
-        session_id = cursor.lastrowid
-        if session_id is None:
-            raise sqlite3.DatabaseError("no session id")
+            change.count(crc, +1)
+            change.state = change.state._replace(next_session=session_id + 1)
         return session_id
 
     def end_session(self, session_id: int) -> list[str]:
         """Forget the session and delete its ephemeral keys; returns the keys that changed."""
-        with self._transaction():
-            rows = self._db.execute("SELECT key FROM nodes WHERE session_id = ?", (session_id,))
-            keys = [key for (key,) in rows.fetchall()]
-            self._db.execute("DELETE FROM nodes WHERE session_id = ?", (session_id,))
-            self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+        keys = [key for key, owner in self._ephemeral.items() if owner == session_id]
+        row = self._db.execute(
+            "SELECT secret, timeout_ms FROM sessions WHERE session_id = ?", (session_id,)
+        ).fetchone()
+        if row is None and not keys:
+            return []
+        with self._transaction() as change:
+            for key in keys:
+                self._remove(change, key)
+            if row is not None:
+                self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+                change.count(session_crc(session_id, *row), -1)
         return [changed for key in keys for changed in (key, parent_of(key))]
 
     # --- keys -------------------------------------------------------------------------------
 
     def get(self, key: str) -> Versioned | None:
-        """The committed value."""
-        row = self._db.execute(
-            "SELECT value, version, life FROM nodes WHERE key = ?", (key,)
-        ).fetchone()
-        return Versioned(bytes(row[0]), Version(row[1], row[2])) if row else None
+        """The committed value; raises MetadataCorrupt when it is damaged (M-7)."""
+        node = self._read(key)
+        return None if node is None else Versioned(node.value, Version(node.version, node.life))
 
     def children(self, key: str) -> list[str]:
         """Sorted names of direct children."""
-        rows = self._db.execute("SELECT key FROM nodes WHERE parent = ? ORDER BY key", (key,))
-        return [child[len(key) + 1 :] for (child,) in rows.fetchall()]
+        return sorted(self._nodes.get(key, ()))
 
     def create(self, key: str, value: bytes, session_id: int) -> tuple[int, list[str]]:
         """Create `key` and missing parents; `session_id` 0 means not ephemeral."""
-        with self._transaction():
-            changed = self._create_in_transaction(key, value, session_id)
-        return 0, changed
+        if self._known(key) is not None:
+            raise KeyExists(f"{key} exists", key=key)
+        missing: list[str] = []
+        for parent in parents_of(key):
+            if self._known(parent) is None:
+                missing.append(parent)
+            elif parent in self._ephemeral:
+                raise IllegalStateError(f"{parent} is ephemeral and cannot have children")
+        with self._transaction() as change:
+            for parent in missing:
+                self._insert(change, parent, SEALED_EMPTY, 0)
+            self._insert(change, key, value, session_id)
+        return 0, [changed for made in (*missing, key) for changed in (made, parent_of(made))]
 
     def put(self, key: str, value: bytes, expected: int | None) -> tuple[int, list[str]]:
         """Replace the value; returns the new version."""
-        with self._transaction():
-            version = self._put_in_transaction(key, value, expected)
-        return version, [key]
+        old = self._require(key, expected)
+        with self._transaction() as change:
+            version = self._put_in_transaction(change, key, old, value)
+        return Version(version, old.life), [key]
 
     def delete(self, key: str, expected: int | None) -> list[str]:
         """Delete a key without children."""
-        with self._transaction():
-            self._version_of(key, expected)
-            if self._db.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (key,)).fetchone():
-                raise VersionConflict(f"{key} has children", key=key)
-            self._db.execute("DELETE FROM nodes WHERE key = ?", (key,))
+        self._require(key, expected)
+        if self._nodes.get(key):
+            raise VersionConflict(f"{key} has children", key=key)
+        with self._transaction() as change:
+            self._remove(change, key)
         return [key, parent_of(key)]
 
     def fetch_add(self, key: str) -> tuple[int, list[str]]:
         """Add one to the version of `key`, made when missing; returns the new version."""
-        with self._transaction():
-            changed = [key]
-            if self.get(key) is None:
-                changed = self._create_in_transaction(key, b"", 0)
-            version = self._put_in_transaction(key, b"", None)
-        return version, changed
+        changed = [key]
+        if self._known(key) is None:
+            changed = self.create(key, SEALED_EMPTY, 0)[1]
+        return self.put(key, SEALED_EMPTY, None)[0], changed
 
-    def _create_in_transaction(self, key: str, value: bytes, session_id: int) -> list[str]:
-        if self.get(key) is not None:
-            raise KeyExists(f"{key} exists", key=key)
-        changed: list[str] = []
-        for parent in parents_of(key):
+    # --- check ------------------------------------------------------------------------------
+
+    def directories(self) -> list[str]:
+        """All keys that have children, for a check that goes on between other operations."""
+        return list(self._nodes)
+
+    def damaged_children(self, directory: str) -> list[str]:
+        """Keys of `directory` that the file does not hold as they were written."""
+        damaged: list[str] = []
+        for name in self.children(directory):
+            key = f"{directory.rstrip('/')}/{name}"
+            try:
+                self._read(key)
+            except MetadataCorrupt:
+                damaged.append(key)
+        return damaged
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _known(self, key: str) -> int | None:
+        """The checksum of the row of `key`, None when there is none: proven at the start."""
+        return self._nodes.get(parent_of(key), {}).get(name_of(key))
+
+    def _read(self, key: str) -> _Node | None:
+        known = self._known(key)
+        if known is None:
+            return None
+        parent, name = parent_of(key), name_of(key)
+        try:
             row = self._db.execute(
-                "SELECT session_id FROM nodes WHERE key = ?", (parent,)
+                "SELECT value, version, session_id, life FROM nodes WHERE parent = ? AND name = ?",
+                (parent, name),
             ).fetchone()
-            if row is None:
-                changed += self._insert(parent, b"", 0)
-            elif row[0]:
-                raise IllegalStateError(f"{parent} is ephemeral and cannot have children")
-        return changed + self._insert(key, value, session_id)
-
-    def _insert(self, key: str, value: bytes, session_id: int) -> list[str]:
-        self._db.execute("UPDATE lives SET last = last + 1")
-        self._db.execute(
-            "INSERT INTO nodes (key, parent, value, version, session_id, life) "
-            "SELECT ?, ?, ?, 0, ?, last FROM lives",
-            (key, parent_of(key), value, session_id),
+            if row is not None and node_crc(parent, name, *row) == known:
+                return _Node(bytes(row[0]), row[1], row[2], row[3], known)
+            cause = "its row is gone" if row is None else "its checksum is wrong"
+        except (sqlite3.DatabaseError, struct.error, TypeError, ValueError) as error:
+            cause = str(error)
+        raise MetadataCorrupt(
+            f"metadata record {key} in {self._path} is damaged: {cause}", hint=WAY_OUT, key=key
         )
-        return [key, parent_of(key)]
 
-    def _put_in_transaction(self, key: str, value: bytes, expected: int | None) -> int:
-        found = self._version_of(key, expected)
-        version = Version(found + 1, life_of(found))
+    def _require(self, key: str, expected: int | None) -> _Node:
+        node = self._read(key)
+        if node is None:
+            raise KeyMissing(f"{key} does not exist", key=key)
+        if expected is not None and node.version != expected:
+            raise VersionConflict(
+                f"{key} has version {node.version}, not {expected}", key=key, found=node.version
+            )
+        if life_of(expected) not in (0, node.life):
+            raise VersionConflict(f"{key} was created again", key=key)
+        return node
+
+    def _insert(self, change: _Change, key: str, value: bytes, session_id: int) -> None:
+        parent, name = parent_of(key), name_of(key)
+        life = change.state.next_life
+        change.state = change.state._replace(next_life=life + 1)
+        crc = node_crc(parent, name, value, 0, session_id, life)
         self._db.execute(
-            "UPDATE nodes SET value = ?, version = ? WHERE key = ?", (value, int(version), key)
+            "INSERT INTO nodes (parent, name, value, version, session_id, life, crc)"
+            " VALUES (?, ?, ?, 0, ?, ?, ?)",
+            (parent, name, value, session_id, life, crc),
         )
+        change.count(crc, +1, name_crc(parent, name))
+        change.set[key] = (crc, session_id)
+
+    def _put_in_transaction(self, change: _Change, key: str, old: _Node, value: bytes) -> int:
+        parent, name, version = parent_of(key), name_of(key), old.version + 1
+        crc = node_crc(parent, name, value, version, old.session_id, old.life)
+        done = self._db.execute(
+            "UPDATE nodes SET value = ?, version = ?, crc = ? WHERE parent = ? AND name = ?",
+            (value, version, crc, parent, name),
+        )
+        self._expect_one_row(key, done)
+        change.count(old.crc, -1)
+        change.count(crc, +1)
+        change.set[key] = (crc, old.session_id)
         return version
 
-    def _version_of(self, key: str, expected: int | None) -> int:
-        found = self.get(key)
-        if found is None:
-            raise KeyMissing(f"{key} does not exist", key=key)
-        if expected is not None and found.version != expected:
-            raise VersionConflict(
-                f"{key} has version {found.version}, not {expected}", key=key, found=found.version
+    def _remove(self, change: _Change, key: str) -> None:
+        parent, name = parent_of(key), name_of(key)
+        done = self._db.execute("DELETE FROM nodes WHERE parent = ? AND name = ?", (parent, name))
+        self._expect_one_row(key, done)
+        change.count(self._known(key) or 0, -1, name_crc(parent, name))
+        change.removed.append(key)
+
+    def _expect_one_row(self, key: str, done: sqlite3.Cursor) -> None:
+        if done.rowcount != 1:
+            raise MetadataCorrupt(
+                f"metadata record {key} in {self._path} is gone", hint=WAY_OUT, key=key
             )
-        if life_of(expected) and life_of(expected) != life_of(found.version):
-            raise VersionConflict(f"{key} was created again", key=key)
-        return found.version
 
     @contextmanager
-    def _transaction(self) -> Generator[None, None, None]:
+    def _transaction(self) -> Generator[_Change, None, None]:
+        if self._failed:
+            raise StorageFailed(f"{self._path}: {self._failed}", hint="restart the cluster")
+        change = _Change(self._state._replace(commits=self._state.commits + 1))
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            yield change
+            state = change.state
+            self._db.execute(
+                "UPDATE state SET commits = ?, rows = ?, digest = ?, names = ?,"
+                " next_session = ?, next_life = ?, clean = ?, crc = ?",
+                (*state, state.crc()),
+            )
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self._committed(change)
+
+    def _committed(self, change: _Change) -> None:
+        """Memory first: what follows a commit that cannot be witnessed is refused, not undone."""
+        self._state = change.state
+        for key in change.removed:
+            siblings = self._nodes[parent_of(key)]
+            del siblings[name_of(key)]
+            if not siblings:
+                del self._nodes[parent_of(key)]
+            self._ephemeral.pop(key, None)
+        for key, (crc, session_id) in change.set.items():
+            self._nodes.setdefault(parent_of(key), {})[name_of(key)] = crc
+            if session_id:
+                self._ephemeral[key] = session_id
+        try:
+            self._witness.write(Witnessed(self._state.commits, self._state.digest))
+        except OSError as error:
+            self._failed = f"the witness cannot be written: {error}"
+            raise StorageFailed(f"{self._path}: {self._failed}") from error

@@ -27,11 +27,11 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_value(key: str, value: bytes) -> bytes:
+def check_value(key: str, value: bytes, limit_bytes: int = MAX_VALUE_BYTES) -> bytes:
     """Return `value` if a store can hold it, else raise InvalidRequest."""
-    if len(value) > MAX_VALUE_BYTES:
+    if len(value) > limit_bytes:
         raise InvalidRequest(
-            f"value of {len(value)} bytes for {key} is above {MAX_VALUE_BYTES}", key=key
+            f"value of {len(value)} bytes for {key} is above {limit_bytes}", key=key
         )
     return value
 

@@ -53,6 +53,17 @@ class LedgerIdAllocator:
             await self._rotate(epoch)
         raise UnknownOutcome("no ledger id could be drawn")
 
+    async def raise_epoch(self) -> int:
+        """Begin a new epoch, above every id drawn so far; returns it. Must be done once after a
+        backup of the metadata was restored: ids drawn since then are unknown to it (INV-11)."""
+        before, _ = await self._read_epoch()
+        for _ in range(DRAWS_MAX):
+            await self._rotate(before)
+            epoch, _ = await self._read_epoch()
+            if epoch > before:
+                return epoch
+        raise UnknownOutcome("the epoch of ledger ids could not be raised")
+
     async def _rotate(self, ended: int) -> None:
         current, version = await self._read_epoch()
         if current == ended:

@@ -15,7 +15,8 @@ from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState, Quorum
 from octavo.metadata.paths import LEDGER_LEVELS, Paths
 from octavo.metadata.settled import SettledWrites
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.version_floor import VersionFloor
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -24,6 +25,7 @@ from octavo.runtime.errors import (
     KeyMissing,
     MetadataCorrupt,
     MetadataRefused,
+    MetadataUnavailable,
     NoSuchLedger,
     UnknownOutcome,
     UnsupportedVersion,
@@ -69,6 +71,7 @@ class LedgerCatalog:
         self._entropy = entropy
         self._writes = SettledWrites(store, clock)
         self._ids = LedgerIdAllocator(store, paths, clock)
+        self._floor = VersionFloor()
         self.corrupt_records = 0
         """Records that could not be parsed so far (M-7); every one is also logged."""
 
@@ -127,26 +130,34 @@ class LedgerCatalog:
         key = self._paths.ledger(record.ledger_id)
         # `lasting`: a ledger is deleted through the list that names it, and none does yet (ML-9)
         version = await self._writes.create(key, data, is_ours=is_ours, lasting=True)
+        self._floor.saw(key, version)
         return VersionedLedger(record, version)
 
     async def read(self, ledger_id: LedgerId, *, barrier: bool = False) -> VersionedLedger:
         """The record. `barrier=True` makes the read linearizable (R-1).
 
         Raises NoSuchLedger only after a barrier read (M-4); MetadataCorrupt, UnsupportedVersion:
-        the ledger exists but is unavailable (M-7); MetadataUnavailable.
+        the ledger exists but is unavailable (M-7), also when its version went back;
+        MetadataUnavailable.
         """
-        key = self._paths.ledger(ledger_id)
-        found = None if barrier else await self._store.get(key)
-        if found is None:
-            found = await self._writes.read(key)
-        if found is None:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
         try:
+            found = await self._read(self._paths.ledger(ledger_id), barrier)
+            if found is None:
+                raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
             return VersionedLedger(LedgerMetadata.from_bytes(found.value, ledger_id), found.version)
         except (MetadataCorrupt, UnsupportedVersion) as error:
             self.corrupt_records += 1
             _log.error("ledger-record-unreadable", ledger_id=ledger_id, cause=error.cause)
             raise
+
+    async def _read(self, key: str, barrier: bool) -> Versioned | None:
+        floor = self._floor.of(key)
+        found = None if barrier else await self._store.get(key)
+        if found is None or found.version < floor:  # absent or old: a follower proves neither
+            found = await self._writes.read(key)
+        if found is not None:
+            self._floor.check(key, found.version, floor)
+        return found
 
     async def cas(self, old: VersionedLedger, new: LedgerMetadata) -> VersionedLedger:
         """Replace `old` by `new` (M-1). Nothing happened unless this returns or raises
@@ -161,6 +172,7 @@ class LedgerCatalog:
             version = await self._writes.put(key, new.to_bytes(), int(old.version))
         except KeyMissing:
             raise NoSuchLedger(f"ledger {new.ledger_id} was deleted") from None
+        self._floor.saw(key, version)
         return VersionedLedger(new, version)
 
     async def update(
@@ -219,6 +231,7 @@ class LedgerCatalog:
         except KeyMissing:
             if await self._writes.read(key) is not None:  # M-4: a follower's absence proves nothing
                 raise VersionConflict(f"{key} was created again", key=key) from None
+        self._floor.forget(key)
         await self._prune(key)
 
     async def _prune(self, key: str) -> None:
@@ -227,8 +240,8 @@ class LedgerCatalog:
             key = parent_of(key)
             try:
                 await self._store.delete(key, expected=None)
-            except (MetadataRefused, UnknownOutcome):
-                return
+            except (MetadataRefused, MetadataUnavailable, MetadataCorrupt, UnknownOutcome):
+                return  # an empty directory harms nobody
 
     async def walk(self) -> AsyncIterator[LedgerId]:
         """All ledger ids in order: lazy, depth-first, not a snapshot (L-2).

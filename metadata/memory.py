@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
 from octavo.metadata.memory_tree import MemoryTree
 from octavo.metadata.store import SessionState, Unsubscribe, Versioned
@@ -58,7 +59,7 @@ class MemoryCluster:
         self.tree.damage(key, version=version)
 
     def corrupt(self, key: str, value: bytes) -> None:
-        """Overwrite the bytes of a key as damage would: same version, no watch (M-7)."""
+        """Overwrite what is stored at a key as damage would: same version, no watch (M-7)."""
         self.tree.damage(key, value=value)
 
     def snapshot(self) -> dict[str, Versioned]:
@@ -174,21 +175,21 @@ class MemoryStore:
     # --- operations -------------------------------------------------------------------------
 
     async def get(self, key: str) -> Versioned | None:
-        """The value as this store's server sees it."""
+        """The value as this store's server sees it; raises MetadataCorrupt (M-7)."""
         check_key(key)
-
-        return await self._read("get", lambda: self._view().get(key))
+        found = await self._read("get", lambda: self._view().get(key))
+        return found and Versioned(unseal(key, found.value), found.version)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
         check_value(check_key(key), value)
         owner = self._session_id if ephemeral else 0
-        return await self._write("create", lambda tree: tree.create(key, value, owner))
+        return await self._write("create", lambda tree: tree.create(key, seal(value), owner))
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""
         check_value(check_key(key), value)
-        return await self._write("put", lambda tree: tree.put(key, value, expected))
+        return await self._write("put", lambda tree: tree.put(key, seal(value), expected))
 
     async def delete(self, key: str, *, expected: int | None) -> None:
         """Delete a key without children."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from octavo.metadata.envelope import SEALED_EMPTY, unseal
 from octavo.metadata.keys import VERSION_WRAP, parent_of, parents_of
 from octavo.metadata.store import Version, Versioned, life_of
 from octavo.runtime.errors import IllegalStateError, KeyExists, KeyMissing, VersionConflict
@@ -39,8 +40,11 @@ class MemoryTree:
         return MemoryTree(dict(self._nodes))
 
     def snapshot(self) -> dict[str, Versioned]:
-        """All keys, for assertions and oracles."""
-        return {key: _versioned(node) for key, node in self._nodes.items()}
+        """All keys and what was sealed in them, for assertions and oracles."""
+        return {
+            key: _versioned(node)._replace(value=unseal(key, node.value))
+            for key, node in self._nodes.items()
+        }
 
     def damage(self, key: str, *, value: bytes | None = None, version: int | None = None) -> None:
         """Overwrite a key as damage or time travel would: no version step, no watch."""
@@ -75,7 +79,7 @@ class MemoryTree:
             elif node.session_id:
                 raise IllegalStateError(f"{parent} is ephemeral and cannot have children")
         for parent in missing:
-            self._nodes[parent] = Node(b"", 0, 0, self._next_life())
+            self._nodes[parent] = Node(SEALED_EMPTY, 0, 0, self._next_life())
         self._nodes[key] = Node(value, 0, session_id, self._next_life())
         return 0, [changed for made in (*missing, key) for changed in (made, parent_of(made))]
 
@@ -102,8 +106,8 @@ class MemoryTree:
         """Add one to the version of `key`, made when missing."""
         made: Changed = []
         if key not in self._nodes:
-            _, made = self.create(key, b"", 0)
-        version, changed = self.put(key, b"", None)
+            _, made = self.create(key, SEALED_EMPTY, 0)
+        version, changed = self.put(key, SEALED_EMPTY, None)
         return version, made or changed
 
     def end_session(self, session_id: int) -> Changed:

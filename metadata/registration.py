@@ -16,8 +16,10 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     IllegalStateError,
     KeyExists,
+    MetadataCorrupt,
     MetadataRefused,
     MetadataUnavailable,
+    OctavoError,
     UnknownOutcome,
 )
 from octavo.runtime.tasks import TaskOwner
@@ -86,7 +88,7 @@ class Registration:
             found = await self._store.get(self.key)
             if found is not None and found.value == self.value:
                 await self._store.delete(self.key, expected=found.version)
-        except (IllegalStateError, MetadataRefused, MetadataUnavailable, UnknownOutcome) as error:
+        except OctavoError as error:
             _log.info("withdraw-left-to-session", key=self.key, cause=str(error))
 
     def _on_key_event(self, _key: str) -> None:
@@ -118,7 +120,7 @@ class Registration:
                 if self._on_taken is not None:
                     self._on_taken()
                 return
-            except (MetadataUnavailable, MetadataRefused, UnknownOutcome) as error:
+            except (MetadataUnavailable, MetadataRefused, MetadataCorrupt, UnknownOutcome) as error:
                 _log.warning("registration-retry", key=self.key, cause=str(error))
                 await self._clock.sleep(RETRY_S)
                 self._check.set()
@@ -129,13 +131,13 @@ class Registration:
             try:
                 await self._writes.create(self.key, self.value, ephemeral=True)
             except KeyExists:
-                found = await self._writes.read(self.key)
-                if found is None:
+                held_by = await self._held_by()
+                if held_by == "nobody":
                     continue
-                if found.value != self.value:
+                if held_by != "us":
                     if self._clock.monotonic() >= give_up:
                         raise IllegalStateError(
-                            f"{self.key} is held by another process",
+                            f"{self.key} is held by {held_by}",
                             hint="give each process its own id, or stop the other one",
                             key=self.key,
                         ) from None
@@ -143,3 +145,12 @@ class Registration:
                     continue
             self.present = True
             return
+
+    async def _held_by(self) -> str:
+        try:
+            found = await self._writes.read(self.key)
+        except MetadataCorrupt:  # M-7: it exists; its session's end removes it
+            return "a damaged registration"
+        if found is None:
+            return "nobody"
+        return "us" if found.value == self.value else "another process"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store import MetadataStore, Versioned, life_of
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     KeyExists,
@@ -73,7 +73,7 @@ def judge_put(
     found: Versioned | None, value: bytes, expected: int, same_life: SameLife | None = None
 ) -> Verdict:
     """What `found` proves of a lost compare-and-set of version `expected` to `value` (M-3)."""
-    if found is None or (same_life is not None and not same_life(found.value)):
+    if found is None or _is_another_life(found, expected, same_life):
         return Verdict.UNKNOWN
     if found.version == expected:
         return Verdict.NOT_DONE
@@ -86,11 +86,20 @@ def judge_delete(
     found: Versioned | None, expected: int | None, same_life: SameLife | None = None
 ) -> Verdict:
     """What `found` proves of a lost deletion; OURS: the life that was meant is gone."""
-    if found is None or (same_life is not None and not same_life(found.value)):
+    if found is None or _is_another_life(found, expected, same_life):
         return Verdict.OURS
     if expected is None or found.version == expected:
         return Verdict.NOT_DONE
     return Verdict.OTHERS if found.version > expected else Verdict.UNKNOWN
+
+
+def _is_another_life(found: Versioned, expected: int | None, same_life: SameLife | None) -> bool:
+    """Whether the key was made again: the store's own word for it where both versions carry it,
+    and else what is stored."""
+    meant, life = life_of(expected), life_of(found.version)
+    if meant and life:
+        return meant != life
+    return same_life is not None and not same_life(found.value)
 
 
 class SettledWrites:
@@ -167,8 +176,8 @@ class SettledWrites:
             except UnknownOutcome:
                 found = await self._settle(key)
             verdict = judge_put(found, value, expected, same_life)
-            if verdict is Verdict.OURS:
-                return expected + 1
+            if verdict is Verdict.OURS and found is not None:
+                return found.version
             if verdict is Verdict.OTHERS:
                 raise VersionConflict(f"{key} was changed by somebody else", key=key)
             if verdict is Verdict.UNKNOWN:

@@ -75,7 +75,10 @@ class MetadataStore(Protocol):
         ...
 
     async def get(self, key: str) -> Versioned | None:
-        """The value as one server sees it, or None when it sees none (M-4: proves nothing)."""
+        """The value as one server sees it, or None when it sees none (M-4: proves nothing).
+
+        Raises MetadataCorrupt when what is stored there is damaged, whoever did it (M-7).
+        """
         ...
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:

@@ -12,6 +12,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from octavo.metadata.partition_record import PartitionState, Segment, TrashedLed
 from octavo.metadata.paths import Paths, fold_topic_name
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe
+from octavo.metadata.version_floor import VersionFloor
 from octavo.proto import records_pb2
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -264,11 +266,11 @@ class TopicCatalog:
         gate = asyncio.Semaphore(CONCURRENT_READS)
 
         async def read(key: str) -> VersionedTopic | None:
-            async with gate:
-                entry = await self._store.get(key)
-            if entry is None:
-                return None
             try:
+                async with gate:
+                    entry = await self._store.get(key)
+                if entry is None:
+                    return None
                 return VersionedTopic(Topic.from_bytes(entry.value), entry.version)
             except (MetadataCorrupt, UnsupportedVersion) as error:
                 _log.error("topic-record-unreadable", key=key, cause=error.cause)
@@ -338,16 +340,20 @@ class PartitionCatalog:
         self._paths = paths
         self._entropy = entropy
         self._writes = SettledWrites(store, clock)
+        self._floor = VersionFloor()
 
     async def read(self, topic_id: uuid.UUID, partition: int) -> VersionedPartition | None:
         """Linearizable (M-4); None when the partition was never opened.
 
         Raises MetadataCorrupt or UnsupportedVersion: the partition exists but must not be served
-        (M-7).
+        (M-7), also when its version went back.
         """
-        found = await self._writes.read(self._paths.partition(topic_id, partition))
+        key = self._paths.partition(topic_id, partition)
+        floor = self._floor.of(key)
+        found = await self._writes.read(key)
         if found is None:
             return None
+        self._floor.check(key, found.version, floor)
         state = PartitionState.from_bytes(found.value, topic_id, partition)
         return VersionedPartition(state, found.version)
 
@@ -374,9 +380,9 @@ class PartitionCatalog:
         old.state.check_successor(new)
         signed = self._signed(new)
         key = self._paths.partition(new.topic_id, new.partition)
-        return VersionedPartition(
-            signed, await self._writes.put(key, signed.to_bytes(), old.version)
-        )
+        version = await self._writes.put(key, signed.to_bytes(), old.version)
+        self._floor.saw(key, version)
+        return VersionedPartition(signed, version)
 
     async def delete(self, old: VersionedPartition) -> None:
         """Remove the record of a partition whose topic is being deleted.
@@ -384,10 +390,9 @@ class PartitionCatalog:
         Gone already is success.
         """
         key = self._paths.partition(old.state.topic_id, old.state.partition)
-        try:
+        with suppress(KeyMissing):
             await self._writes.delete(key, old.version)
-        except KeyMissing:
-            return
+        self._floor.forget(key)
 
     def watch(
         self, topic_id: uuid.UUID, partition: int, on_change: Callable[[], None]

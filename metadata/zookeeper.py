@@ -41,6 +41,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 
+from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
 from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
 from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
 from octavo.metadata.watches import SessionListeners, WatchTable
@@ -149,13 +150,13 @@ class ZookeeperStore:
     # --- operations -------------------------------------------------------------------------
 
     async def get(self, key: str) -> Versioned | None:
-        """The value as the connected server sees it."""
+        """The value as the connected server sees it; raises MetadataCorrupt (M-7)."""
         check_key(key)
         try:
             value, stat = await self._call("get", lambda: self._client.get_async(key))
         except KeyMissing:
             return None
-        return Versioned(value, Version(stat.version, stat.czxid))
+        return Versioned(unseal(key, value), Version(stat.version, stat.czxid))
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
@@ -164,7 +165,7 @@ class ZookeeperStore:
         for _ in range(CREATE_ROUNDS_MAX):
             transaction = self._client.transaction()
             transaction.set_data(guard, b"")
-            transaction.create(key, value, ephemeral=ephemeral)
+            transaction.create(key, seal(value), ephemeral=ephemeral)
             try:
                 await self._commit("create", transaction)
                 return 0
@@ -177,7 +178,9 @@ class ZookeeperStore:
             try:
                 # a lost reply does not matter here: the caller's create decides
                 with suppress(KeyExists, UnknownOutcome):
-                    await self._call("create", partial(self._client.create_async, parent, b""))
+                    await self._call(
+                        "create", partial(self._client.create_async, parent, SEALED_EMPTY)
+                    )
             except KeyMissing:
                 return  # pruned again meanwhile (L-3); the caller starts over
 
@@ -188,7 +191,7 @@ class ZookeeperStore:
             result = await self._guarded("put", key, expected, value)
             return Version(cast("ZnodeStat", result).version, life_of(expected))
         version = _ANY_VERSION if expected is None else expected
-        stat = await self._call("put", lambda: self._client.set_async(key, value, version))
+        stat = await self._call("put", lambda: self._client.set_async(key, seal(value), version))
         return stat.version
 
     async def delete(self, key: str, *, expected: int | None) -> None:
@@ -222,7 +225,7 @@ class ZookeeperStore:
             if value is None:
                 transaction.delete(key, version)
             else:
-                transaction.set_data(key, value, version)
+                transaction.set_data(key, seal(value), version)
             try:
                 return (await self._commit(operation, transaction))[-1]
             except VersionConflict as error:
@@ -256,7 +259,9 @@ class ZookeeperStore:
         check_key(key)
         for _ in range(CREATE_ROUNDS_MAX):
             try:
-                stat = await self._call("fetch_add", lambda: self._client.set_async(key, b""))
+                stat = await self._call(
+                    "fetch_add", lambda: self._client.set_async(key, SEALED_EMPTY)
+                )
                 return stat.version
             except KeyMissing:
                 # a lost reply here burns nothing: the next set answers for itself

@@ -478,6 +478,8 @@ class Refused(_message.Message):
         INVALID: Refused._Reason.ValueType  # 5
         STORAGE: Refused._Reason.ValueType  # 6
         """the disk failed; the outcome is unknown"""
+        CORRUPT: Refused._Reason.ValueType  # 7
+        """what is stored there is damaged; nothing was done"""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
     REASON_UNSPECIFIED: Refused.Reason.ValueType  # 0
@@ -488,6 +490,8 @@ class Refused(_message.Message):
     INVALID: Refused.Reason.ValueType  # 5
     STORAGE: Refused.Reason.ValueType  # 6
     """the disk failed; the outcome is unknown"""
+    CORRUPT: Refused.Reason.ValueType  # 7
+    """what is stored there is damaged; nothing was done"""
 
     REASON_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int

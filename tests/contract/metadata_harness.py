@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 
 from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.embedded_server import EmbeddedMetadataServer
+from octavo.metadata.keys import name_of, parent_of
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.zookeeper import ZookeeperStore
@@ -55,6 +56,14 @@ class MetadataHarness(Protocol):
         """Run `call` so that it is executed (as `executed` tells) and its reply is lost."""
         ...
 
+    async def damage(self, key: str, stored: bytes) -> None:
+        """Put other bytes where the value of `key` is stored, as a foreign hand would."""
+        ...
+
+    async def stored(self, key: str) -> bytes:
+        """The bytes as they are stored, checksum included."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -94,6 +103,14 @@ class MemoryHarness:
             return await call()
         finally:
             assert await executed()
+
+    async def damage(self, key: str, stored: bytes) -> None:
+        self._cluster.corrupt(key, stored)
+
+    async def stored(self, key: str) -> bytes:
+        found = self._cluster.tree.get(key)
+        assert found is not None
+        return found.value
 
     async def close(self) -> None:
         for store in self._stores:
@@ -190,6 +207,26 @@ class EmbeddedHarness(_NetworkHarness):
     async def expire(self, store: MetadataStore) -> None:
         await self._server.expire_session(store.session_id)
 
+    async def damage(self, key: str, stored: bytes) -> None:
+        words = (stored, parent_of(key), name_of(key))
+        await self._sql("UPDATE nodes SET value = ? WHERE parent = ? AND name = ?", words)
+
+    async def stored(self, key: str) -> bytes:
+        words = (parent_of(key), name_of(key))
+        query = "SELECT value FROM nodes WHERE parent = ? AND name = ?"
+        ((value,),) = await self._sql(query, words)
+        assert isinstance(value, bytes)
+        return value
+
+    async def _sql(self, query: str, words: tuple[object, ...]) -> list[tuple[object, ...]]:
+        """Behind the back of the tree, in its thread."""
+        server = self._server
+        tree = server._open_tree  # pyright: ignore[reportPrivateUsage]
+        db = tree._db  # pyright: ignore[reportPrivateUsage]
+        return await server._in_thread(  # pyright: ignore[reportPrivateUsage]
+            lambda: db.execute(query, words).fetchall()
+        )
+
     async def close(self) -> None:
         await super().close()
         await self._server.stop()
@@ -222,3 +259,19 @@ class ZookeeperHarness(_NetworkHarness):
             thief.close()
 
         await asyncio.to_thread(take_over_and_close)
+
+    async def damage(self, key: str, stored: bytes) -> None:
+        await asyncio.to_thread(self._foreign, lambda client: client.set_async(key, stored).get())
+
+    async def stored(self, key: str) -> bytes:
+        found = await asyncio.to_thread(self._foreign, lambda c: c.get_async(key).get())
+        return bytes(found[0])
+
+    def _foreign(self, work: Callable[[KazooClient], T]) -> T:
+        client = KazooClient(f"127.0.0.1:{self._server_port}")
+        client.start(timeout=10)
+        try:
+            return work(client)
+        finally:
+            client.stop()
+            client.close()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.settled import SettledWrites
 from octavo.runtime.clock import SystemClock
@@ -47,7 +48,7 @@ Deed = Callable[[MemoryCluster], None]
 def raise_version(cluster: MemoryCluster) -> None:
     found = cluster.tree.get(KEY)
     if found is not None:
-        cluster.tree.put(KEY, found.value[:6] + b" theirs", None)
+        cluster.tree.put(KEY, seal(unseal(KEY, found.value) + b" theirs"), None)
 
 
 def remove(cluster: MemoryCluster) -> None:
@@ -57,7 +58,7 @@ def remove(cluster: MemoryCluster) -> None:
 
 def make_again(cluster: MemoryCluster) -> None:
     remove(cluster)
-    cluster.tree.create(KEY, b"life-2 theirs", 0)
+    cluster.tree.create(KEY, seal(b"life-2 theirs"), 0)
 
 
 def twice(cluster: MemoryCluster) -> None:
@@ -105,10 +106,10 @@ class Scripted(MemoryStore):
             after(self._shared)
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
-        return await self._attempt(lambda: self._shared.tree.put(key, value, expected)[0])
+        return await self._attempt(lambda: self._shared.tree.put(key, seal(value), expected)[0])
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
-        return await self._attempt(lambda: self._shared.tree.create(key, value, 0)[0])
+        return await self._attempt(lambda: self._shared.tree.create(key, seal(value), 0)[0])
 
     async def delete(self, key: str, *, expected: int | None) -> None:
         await self._attempt(lambda: len(self._shared.tree.delete(key, expected)))
@@ -139,7 +140,7 @@ async def outcome(call: Callable[[], Awaitable[object]]) -> str:
 async def run(operation: str, script: Sequence[Step], *, dark: bool) -> None:
     cluster = MemoryCluster()
     if operation != "create":
-        cluster.tree.create(KEY, OLD, 0)
+        cluster.tree.create(KEY, seal(OLD), 0)
     store = Scripted(cluster, script, dark=dark)
     writes = SettledWrites(store, PatientClock())
     calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -154,7 +155,9 @@ async def run(operation: str, script: Sequence[Step], *, dark: bool) -> None:
         assert store.executed >= 1, f"{operation} never happened and is called done: {script}"
     if said == "done" and operation == "delete":
         found = cluster.tree.get(KEY)
-        assert found is None or not same_life(found.value), f"what was to go is there: {script}"
+        assert found is None or not same_life(unseal(KEY, found.value)), (
+            f"what was to go is there: {script}"
+        )
     if operation == "put":
         assert store.executed <= 1, f"one compare-and-set happened twice: {script}"
     assert said != "unknown" or any(fate != "answered" for _, fate, _ in script)
@@ -171,7 +174,7 @@ async def test_m3_a_version_raised_by_others_after_our_lost_write_is_unknown() -
     """What lost an acknowledged entry: executed, its reply lost, then IN_RECOVERY by another."""
     script = [(nothing, "reply-lost", raise_version)]
     cluster = MemoryCluster()
-    cluster.tree.create(KEY, OLD, 0)
+    cluster.tree.create(KEY, seal(OLD), 0)
     writes = SettledWrites(Scripted(cluster, script, dark=False), PatientClock())
     with pytest.raises(UnknownOutcome, match="may have been ours"):
         await writes.put(KEY, OURS, 0)
@@ -180,7 +183,7 @@ async def test_m3_a_version_raised_by_others_after_our_lost_write_is_unknown() -
 async def test_m3_somebody_else_at_the_next_version_is_a_definite_refusal() -> None:
     script = [(raise_version, "request-lost", nothing)]
     cluster = MemoryCluster()
-    cluster.tree.create(KEY, OLD, 0)
+    cluster.tree.create(KEY, seal(OLD), 0)
     writes = SettledWrites(Scripted(cluster, script, dark=False), PatientClock())
     with pytest.raises(VersionConflict):
         await writes.put(KEY, OURS, 0)
@@ -190,7 +193,7 @@ async def test_m3_a_deletion_never_takes_the_next_life_of_its_key() -> None:
     """Both lives begin at version 0: only what is stored tells them apart."""
     script = [(nothing, "reply-lost", make_again)]
     cluster = MemoryCluster()
-    cluster.tree.create(KEY, OLD, 0)
+    cluster.tree.create(KEY, seal(OLD), 0)
     writes = SettledWrites(Scripted(cluster, script, dark=False), PatientClock())
     await writes.delete(KEY, 0, same_life=same_life)
     assert cluster.snapshot()[KEY].value == b"life-2 theirs"
@@ -219,6 +222,6 @@ async def test_refusals_that_were_answered_stay_definite() -> None:
     writes = SettledWrites(Scripted(cluster, [], dark=False), PatientClock())
     with pytest.raises(KeyMissing):
         await writes.put(KEY, OURS, 0)
-    cluster.tree.create(KEY, OLD, 0)
+    cluster.tree.create(KEY, seal(OLD), 0)
     with pytest.raises(KeyExists):
         await writes.create(KEY, OURS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,12 +15,15 @@ from octavo.metadata import embedded_server
 from octavo.metadata.connect import connect_store
 from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.embedded_server import EmbeddedMetadataServer
+from octavo.metadata.embedded_tree import SqliteTree
+from octavo.metadata.envelope import SEALED_EMPTY, seal
 from octavo.metadata.store import MetadataStore, SessionState, Versioned
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.runtime.clock import ManualClock, SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError, MetadataUnavailable
+from tests.fix_ledger import until
 from tests.fix_zookeeper import free_port
 
 WAIT_S = 10.0
@@ -107,7 +111,7 @@ async def raw_streams(port: int, count: int) -> AsyncGenerator[list[RawStream], 
 
 
 def put(key: str, value: bytes) -> wire.ClientMessage:
-    return wire.ClientMessage(request_id=9, put=wire.Put(key=key, value=value))
+    return wire.ClientMessage(request_id=9, put=wire.Put(key=key, value=seal(value)))
 
 
 # --- durability --------------------------------------------------------------------------------
@@ -174,6 +178,46 @@ async def test_operation_waits_a_bounded_time_for_a_server(tmp_path: pathlib.Pat
         await store.close()
 
 
+# --- watches -----------------------------------------------------------------------------------
+
+
+async def test_watch_fires_for_a_commit_whose_writer_is_gone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream ends while its write is in the worker thread: it is committed all the same."""
+    async with (
+        server_on(tmp_path) as (server, port),
+        store_on(port) as watcher,
+        raw_streams(port, 1) as (stream,),
+    ):
+        await watcher.create("/octavo/x", b"0")
+        changed = asyncio.Event()
+        watcher.watch("/octavo/x", lambda _key: changed.set())
+        await watcher.barrier()
+        await stream.open()
+        entered, gone = threading.Event(), threading.Event()
+        plain = SqliteTree.put
+
+        def slow(
+            tree: SqliteTree, key: str, value: bytes, expected: int | None
+        ) -> tuple[int, list[str]]:
+            entered.set()
+            assert gone.wait(WAIT_S)
+            return plain(tree, key, value, expected)
+
+        monkeypatch.setattr(SqliteTree, "put", slow)
+        changed.clear()
+        stream.send(put("/octavo/x", b"1"))
+        await asyncio.to_thread(entered.wait, WAIT_S)
+        stream.cancel()
+        session = server._sessions[2]  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: session.stream is None, WAIT_S)
+        gone.set()
+        async with asyncio.timeout(WAIT_S):
+            await changed.wait()
+        assert await watcher.get("/octavo/x") == Versioned(b"1", 1)
+
+
 # --- leases ------------------------------------------------------------------------------------
 
 
@@ -187,7 +231,7 @@ async def test_lease_runs_out_by_the_servers_clock(tmp_path: pathlib.Path) -> No
         opened = await stream.open()
         assert opened is not None
         assert opened.opened.timeout_ms == 3000
-        create = wire.Create(key="/octavo/e", ephemeral=True)
+        create = wire.Create(key="/octavo/e", value=SEALED_EMPTY, ephemeral=True)
         stream.send(wire.ClientMessage(request_id=2, create=create))
         await stream.receive()
         gone = asyncio.Event()
@@ -209,7 +253,7 @@ async def test_server_that_stood_still_expires_nobody(tmp_path: pathlib.Path) ->
     clock = ManualClock()
     async with server_on(tmp_path, clock) as (_, port), raw_streams(port, 1) as (stream,):
         await stream.open()
-        create = wire.Create(key="/octavo/e", ephemeral=True)
+        create = wire.Create(key="/octavo/e", value=SEALED_EMPTY, ephemeral=True)
         stream.send(wire.ClientMessage(request_id=2, create=create))
         await stream.receive()
         async with store_on(port) as watcher:
