@@ -20,6 +20,8 @@ NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
         ("0", Start("offset", 0)),
         ("42", Start("offset", 42)),
         ("-10", Start("last", 10)),
+        ("end-10", Start("last", 10)),
+        ("9223372036854775807", Start("offset", (1 << 63) - 1)),
         ("@2026-01-01T00:00Z", Start("time", NOW_MS)),
         ("@2026-01-01T01:00+01:00", Start("time", NOW_MS)),
         ("@2026-01-01", Start("time", NOW_MS)),

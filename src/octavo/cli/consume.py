@@ -1,18 +1,17 @@
-"""`octavo consume`: records of a topic on standard output, or into an Arrow file."""
+"""`octavo consume`: records of a topic on standard output, or as Arrow."""
 
 from __future__ import annotations
 
 import enum
-import pathlib
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli import records
+from octavo.cli.arrow_output import ArrowOutput
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import note, write_bytes
+from octavo.cli.output import count_of, note, write_bytes
 from octavo.cli.positions import Start, parse_start
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -21,12 +20,12 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
 )
-from octavo.runtime.errors import ConfigError, InvalidPartition
+from octavo.cli.stopping import stop_requests, terminable
+from octavo.cli.window import Window
+from octavo.runtime.errors import ConfigError, InvalidPartition, OffsetOutOfRange
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from octavo.client.messaging import Client, Consumer, Record, TopicPartition
+    from octavo.client.messaging import Client, Consumer, TopicPartition
 
 POLL_S = 0.5
 POLL_RECORDS = 1000
@@ -51,71 +50,145 @@ def consume(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     start: Annotated[
         str,
-        typer.Option("--from", help="start, end, OFFSET, -N (last N of each partition), or @TIME."),
+        typer.Option(
+            "--from", help="start, end, OFFSET, end-N (last N of each partition), or @TIME."
+        ),
     ] = "start",
+    tail: Annotated[
+        int | None, typer.Option("--tail", help="The same as --from end-N.", min=0)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Stop before this OFFSET or @TIME.")
+    ] = None,
     count: Annotated[int | None, typer.Option("-n", help="Stop after this many.", min=1)] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for new records; implied by --from end.")
     ] = False,
-    partition: Annotated[int | None, typer.Option("-p", help="Only this partition.", min=0)] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="Only this partition.", min=0)
+    ] = None,
     output: Annotated[
         RecordForm, typer.Option("-o", "--output", help="Form of each record.")
     ] = RecordForm.VALUE,
     form: Annotated[
         str | None, typer.Option("-f", "--format", help="kcat-style, such as '%k: %s\\n'.")
     ] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option("-K", metavar="DELIM", help="Print each key and this before it.")
+    ] = None,
+    null_word: Annotated[
+        bool, typer.Option("-Z", help="Print NULL for tombstones and missing keys.")
+    ] = False,
     arrow: Annotated[
-        pathlib.Path | None, typer.Option("--arrow", help="Write an Arrow file instead.")
+        str | None,
+        typer.Option(
+            "--arrow", metavar="PATH", help="Write an Arrow file instead; - streams to stdout."
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
     """Print records; without --follow it stops at the end of the topic as it is now."""
-    begin = parse_start(start, time.time_ns() // 1_000_000)
-    render = records.compile_format(form) if form is not None else _RENDERERS[output]
-    if arrow is not None and form is not None:
-        raise ConfigError("--arrow and --format exclude each other")
-    until_stopped = follow or begin.kind == "end"
-    printed = 0
+    now_ms = time.time_ns() // 1_000_000
+    begin = _begin(start, tail, now_ms)
+    stop = None if until is None else _stop(until, now_ms, follow=follow)
+    render = _renderer(output, form, key_delimiter, null_word=null_word)
+    if arrow is not None and render is not _RENDERERS[output]:
+        raise ConfigError("--arrow excludes --format, -K and -Z")
+    follow = follow or (begin.kind == "end" and stop is None)
+    limit_ms = max(round(timeout * 1000), 1_000)
     with (
+        terminable(),
         connected(bootstrap, timeout) as client,
-        client.consumer(auto_offset_reset="earliest") as consumer,
+        client.consumer(auto_offset_reset="earliest", request_timeout_ms=limit_ms) as consumer,
     ):
-        places = _assign(client, consumer, topic, partition)
-        ends = None if until_stopped else consumer.end_offsets(*places)
-        _seek(consumer, places, begin)
-        try:
-            if arrow is not None:
-                printed = _to_arrow(consumer, arrow, ends, count)
-            else:
-                printed = _to_stdout(consumer, render, ends, count)
-        except KeyboardInterrupt:
-            if not until_stopped:
-                raise
-    if arrow is not None:
-        note(f"{printed} records written to {arrow}")
-    return ExitCode.OK
+        places = _assign(client, consumer, topic, partition, timeout)
+        ends = None if follow and stop is None else consumer.end_offsets(*places)
+        if ends is not None and stop is not None:
+            ends = _stop_offsets(client, topic, stop, ends, follow=follow, timeout_s=timeout)
+        floors = _seek(consumer, places, begin)
+        window = Window(consumer, floors, ends)
+        if arrow is not None:
+            return _to_arrow(consumer, window, arrow, count, follow=follow)
+        return _to_stdout(consumer, window, render, count, follow=follow)
+
+
+def _begin(start: str, tail: int | None, now_ms: int) -> Start:
+    if tail is None:
+        return parse_start(start, now_ms)
+    if start != "start":
+        raise ConfigError("--tail and --from exclude each other")
+    return Start("last", tail)
+
+
+def _stop(until: str, now_ms: int, *, follow: bool) -> Start:
+    stop = parse_start(until, now_ms, "--until")
+    if stop.kind not in ("offset", "time", "end"):
+        raise ConfigError(f"--until {until!r} is not allowed", hint="an OFFSET, @TIME or end")
+    if follow and stop.kind != "offset":
+        raise ConfigError("--follow goes on: with it, --until must be an OFFSET")
+    return stop
+
+
+def _renderer(
+    output: RecordForm, form: str | None, delimiter: str | None, *, null_word: bool
+) -> records.Renderer:
+    if form is not None:
+        if delimiter is not None or null_word:
+            raise ConfigError("--format excludes -K and -Z")
+        return records.compile_format(form)
+    if delimiter is None and not null_word:
+        return _RENDERERS[output]
+    if output is not RecordForm.VALUE:
+        raise ConfigError(f"-o {output.value} excludes -K and -Z")
+    key_end = None if delimiter is None else records.unescaped(delimiter)
+    return records.keyed(key_end, b"NULL" if null_word else b"")
 
 
 def _assign(
-    client: Client, consumer: Consumer, topic: str, partition: int | None
+    client: Client, consumer: Consumer, topic: str, partition: int | None, timeout_s: float
 ) -> list[TopicPartition]:
     # Imported here: loads gRPC.
     from octavo.client.messaging import TopicPartition
 
-    found = client.admin.describe_topic(topic).partitions
+    found = client.admin.describe_topic(topic, timeout=timeout_s).partitions
     places = [TopicPartition(topic, p.partition) for p in found]
     if partition is not None:
         places = [place for place in places if place.partition == partition]
         if not places:
             raise InvalidPartition(
-                f"topic {topic} has {len(found)} partitions, none is {partition}"
+                f"topic {topic} has {count_of(len(found), 'partition')}, none is {partition}"
             )
     consumer.assign(places)
     return places
 
 
-def _seek(consumer: Consumer, places: list[TopicPartition], start: Start) -> None:
+def _stop_offsets(
+    client: Client,
+    topic: str,
+    stop: Start,
+    ends: dict[TopicPartition, int],
+    *,
+    follow: bool,
+    timeout_s: float,
+) -> dict[TopicPartition, int]:
+    """Where each partition stops: what is asked for, and without --follow its end at most."""
+    if stop.kind == "end":
+        return ends
+    if stop.kind == "offset":
+        return {p: stop.value if follow else min(stop.value, end) for p, end in ends.items()}
+    found = client.admin.list_offsets(topic, stop.value, timeout=timeout_s)
+    asked = {place: found.get(place.partition) for place in ends}
+    return {
+        place: end if (offset := asked[place]) is None else min(offset, end)
+        for place, end in ends.items()
+    }
+
+
+def _seek(
+    consumer: Consumer, places: list[TopicPartition], start: Start
+) -> dict[TopicPartition, int]:
+    """Go to the start; returns offsets that do not exist yet, which are waited for."""
     match start.kind:
         case "start":
             consumer.seek_to_beginning(*places)
@@ -124,82 +197,74 @@ def _seek(consumer: Consumer, places: list[TopicPartition], start: Start) -> Non
         case "time":
             consumer.seek_to_time(start.value, *places)
         case "offset":
+            ends = consumer.end_offsets(*places)
+            if places and all(start.value > end for end in ends.values()):
+                raise OffsetOutOfRange(
+                    f"--from {start.value} is beyond the end of {places[0].topic}, which is "
+                    + ", ".join(f"{end} in {place}" for place, end in list(ends.items())[:5]),
+                    hint="--from end --follow waits for new records",
+                )
             for place in places:
-                consumer.seek(place, start.value)
+                consumer.seek(place, min(start.value, ends[place]))
+            return {place: start.value for place, end in ends.items() if start.value > end}
         case _:
             ends, begins = consumer.end_offsets(*places), consumer.beginning_offsets(*places)
             for place in places:
                 consumer.seek(place, max(begins[place], ends[place] - start.value))
-
-
-def _at_end(consumer: Consumer, ends: dict[TopicPartition, int] | None) -> bool:
-    return ends is not None and all(consumer.position(p) >= end for p, end in ends.items())
+    return {}
 
 
 def _to_stdout(
     consumer: Consumer,
+    window: Window,
     render: records.Renderer,
-    ends: dict[TopicPartition, int] | None,
     count: int | None,
+    *,
+    follow: bool,
 ) -> int:
     printed = 0
-    while not _at_end(consumer, ends) and (count is None or printed < count):
-        for record in _until(consumer.poll(max_records=POLL_RECORDS, timeout=POLL_S), ends):
-            write_bytes(render(record), flush=False)
-            printed += 1
-            if printed == count:
-                break
-        write_bytes(b"", flush=True)
-    return printed
-
-
-def _until(polled: list[Record], ends: dict[TopicPartition, int] | None) -> Iterator[Record]:
-    """What lies before the end offsets of the beginning: newer records belong to --follow."""
-    for record in polled:
-        if ends is None or record.offset < ends[record.topic_partition]:
-            yield record
+    try:
+        while not window.done and (count is None or printed < count):
+            polled = consumer.poll(max_records=POLL_RECORDS, timeout=POLL_S)
+            for record in window.records(polled):
+                write_bytes(render(record), flush=False)
+                printed += 1
+                if printed == count:
+                    break
+            write_bytes(b"", flush=True)
+            if not polled:
+                window.look()
+    except KeyboardInterrupt:
+        if follow:
+            return ExitCode.OK
+        note(f"interrupted after {count_of(printed, 'record')}")
+        raise
+    return ExitCode.OK
 
 
 def _to_arrow(
-    consumer: Consumer,
-    path: pathlib.Path,
-    ends: dict[TopicPartition, int] | None,
-    count: int | None,
+    consumer: Consumer, window: Window, path: str, count: int | None, *, follow: bool
 ) -> int:
-    """Write an Arrow IPC file (Spark's Kafka columns); a file appears only when it is complete."""
+    """Arrow with the columns of Spark's Kafka source; a file appears only when it is complete."""
     # Imported here: loads Arrow.
-    import pyarrow as pa
-
     from octavo.client.messaging.arrow import SCHEMA
 
-    written = 0
-    staged = path.with_name(path.name + ".part")
+    out = ArrowOutput(path, SCHEMA)
     try:
-        with pa.ipc.new_file(str(staged), SCHEMA) as file:
-            while not _at_end(consumer, ends) and (count is None or written < count):
+        with stop_requests() as stop:
+            while not (window.done or stop.came or out.rows == count):
                 batch = consumer.poll_arrow(timeout=POLL_S)
                 if batch is None:
+                    window.look()
                     continue
-                rows = _before(batch, ends)
-                if count is not None:
-                    rows = rows.slice(0, count - written)
-                file.write_batch(rows)
-                written += rows.num_rows
-        staged.replace(path)
+                rows = window.rows(batch)
+                out.write(rows if count is None else rows.slice(0, count - out.rows))
+                out.flush()
+            if stop.came and not follow:
+                note(f"interrupted after {count_of(out.rows, 'record')}; {out.name} is incomplete")
+                return ExitCode.INTERRUPTED
+            out.finish()
     finally:
-        staged.unlink(missing_ok=True)
-    return written
-
-
-def _before(batch: pa.RecordBatch, ends: dict[TopicPartition, int] | None) -> pa.RecordBatch:
-    """Rows that lie before the end offsets of the beginning."""
-    # Imported here: loads Arrow.
-    import pyarrow.compute as pc
-
-    if ends is None:
-        return batch
-    for place, end in ends.items():
-        here = pc.equal(batch.column("partition"), place.partition)
-        late = pc.and_(here, pc.greater_equal(batch.column("offset"), end))
-        batch = batch.filter(pc.invert(late))
-    return batch
+        out.abandon()
+    note(f"{count_of(out.rows, 'record')} written to {out.name}")
+    return ExitCode.OK

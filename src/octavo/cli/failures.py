@@ -26,16 +26,22 @@ class ExitCode(enum.IntEnum):
 
 
 class OutputClosed(Exception):
-    """The reader of our standard output went away: end quietly."""
+    """The reader of our standard output went away: a command whose work is output ends quietly."""
 
 
 _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.ConfigError, ExitCode.USAGE),
+    (errors.InvalidTopic, ExitCode.USAGE),
+    (errors.InvalidPartitions, ExitCode.USAGE),
+    (errors.InvalidReplicationFactor, ExitCode.USAGE),
+    (errors.InvalidConfig, ExitCode.USAGE),
     (errors.UnknownTopic, ExitCode.NOT_FOUND),
+    (errors.OffsetOutOfRange, ExitCode.NOT_FOUND),
     (errors.InvalidPartition, ExitCode.NOT_FOUND),
     (errors.NoSuchLedger, ExitCode.NOT_FOUND),
     (errors.NoSuchEntry, ExitCode.NOT_FOUND),
     (errors.RequestTimedOut, ExitCode.TIMEOUT),
+    (errors.UnknownOutcome, ExitCode.TIMEOUT),
     (errors.FlushTimeout, ExitCode.TIMEOUT),
     (errors.DeliveryFailed, ExitCode.TIMEOUT),
     (errors.RetriableError, ExitCode.UNAVAILABLE),

@@ -6,6 +6,7 @@ import csv
 import enum
 import io
 import json
+import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,18 @@ def note(text: str) -> None:
     """Progress for a person: stderr, one line."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def discard_output() -> None:
+    """Point stdout at nothing: its reader went away, and the last flush must not complain."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 @contextmanager

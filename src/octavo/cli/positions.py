@@ -1,4 +1,4 @@
-"""`--from`: where a reader begins, as typed by a person."""
+"""`--from` and `--until`: where a reader begins and stops, as typed by a person."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 from octavo.runtime.errors import ConfigError
 
-_RELATIVE = re.compile(r"-(\d+)([smhd])")
+_RELATIVE = re.compile(r"-([0-9]+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _HINT = (
-    "use start, end, OFFSET, -N (the last N of each partition), or @TIME such as @2026-01-01T00:00Z"
+    "use start, end, OFFSET, -N or end-N (the last N of each partition), or @TIME such as "
+    "@2026-01-01T00:00Z"
 )
+_MOST = (1 << 63) - 1
+"""Offsets and times are int64."""
 
 
 class Start(NamedTuple):
@@ -23,31 +26,49 @@ class Start(NamedTuple):
     value: int = 0
 
 
-def parse_start(text: str, now_ms: int) -> Start:
-    """Parse start | end | OFFSET | -N | @ISO time | @epoch ms | @-15m; raises ConfigError."""
+def parse_start(text: str, now_ms: int, option: str = "--from") -> Start:
+    """Parse start | end | OFFSET | -N | end-N | @ISO time | @epoch ms | @-15m.
+
+    Raises ConfigError naming the option.
+    """
     if text in ("start", "earliest", "beginning"):
         return Start("start")
     if text in ("end", "latest"):
         return Start("end")
-    if text.isdecimal():
-        return Start("offset", int(text))
-    if text.startswith("-") and text[1:].isdecimal() and int(text) < 0:
-        return Start("last", int(text[1:]))
+    if _is_number(text):
+        return Start("offset", _bounded(int(text), text, option, "an offset"))
+    last = text.removeprefix("end").removeprefix("-")
+    if text.startswith(("-", "end-")) and _is_number(last) and int(last) > 0:
+        return Start("last", _bounded(int(last), text, option, "a number of records"))
     if text.startswith("@"):
-        return Start("time", _parse_time(text[1:], now_ms))
-    raise ConfigError(f"--from {text!r} is not a position", hint=_HINT)
+        moment_ms = _parse_time(text[1:], now_ms, option)
+        return Start("time", _bounded(moment_ms, text, option, "a time"))
+    raise ConfigError(f"{option} {text!r} is not a position", hint=_HINT)
 
 
-def _parse_time(text: str, now_ms: int) -> int:
-    if text.isdecimal():
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 1000
+
+
+def _bounded(value: int, text: str, option: str, what: str) -> int:
+    if not 0 <= value <= _MOST:
+        raise ConfigError(
+            f"{option} {text!r} is out of range for {what}",
+            hint="offsets end at 2**63 - 1, times lie between 1970 and 2**63 - 1 ms after it",
+        )
+    return value
+
+
+def _parse_time(text: str, now_ms: int, option: str) -> int:
+    if _is_number(text):
         return int(text)
     relative = _RELATIVE.fullmatch(text)
-    if relative:
+    if relative and len(relative[1]) < 1000:
         return now_ms - int(relative[1]) * _SECONDS[relative[2]] * 1000
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(f"--from @{text} is not a time: {error}", hint=_HINT) from error
+        raise ConfigError(f"{option} @{text} is not a time: {error}", hint=_HINT) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return round(moment.timestamp() * 1000)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import collections
+import enum
 import json
+import pathlib
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple, cast
 
 import typer
 
+from octavo.cli.delivery import Delivery, Progress, Rejects
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import note, write_text
+from octavo.cli.input_lines import numbered_lines, reading
+from octavo.cli.output import count_of, note
+from octavo.cli.records import unescaped
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -21,13 +26,29 @@ from octavo.cli.session import (
     parse_settings,
     typed,
 )
-from octavo.runtime.errors import ConfigError, InvalidRecord
+from octavo.cli.stopping import terminable
+from octavo.runtime.errors import ConfigError, InvalidRecord, MessageTooLarge
 
 if TYPE_CHECKING:
-    from octavo.client.messaging import SendFuture
+    from octavo.client.messaging import Producer
 
-PENDING_MAX = 10_000
-"""Unacknowledged records kept; the producer's own buffer limit usually comes first."""
+
+class OnError(enum.StrEnum):
+    """What to do with a line that cannot be a record."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class Fields(NamedTuple):
+    """Key and value of one record."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+Splitter = Callable[[int, bytes], Fields]
+"""Number and bytes of a line to its record; raises InvalidRecord naming the line."""
 
 
 def produce(
@@ -39,13 +60,29 @@ def produce(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="The same key for all records.")] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("-K", metavar="DELIM", help="Lines are KEY, this delimiter and VALUE."),
+    ] = None,
+    empty_is_null: Annotated[
+        bool, typer.Option("-Z", help="An empty value is a tombstone, an empty key none.")
+    ] = False,
     header: Annotated[
         list[str] | None,
         typer.Option("-H", "--header", metavar="NAME=VALUE", help="Header of each; repeatable."),
     ] = None,
-    partition: Annotated[int | None, typer.Option("-p", help="Partition to send to.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="Partition to send to.")
+    ] = None,
     file: Annotated[
         typer.FileBinaryRead | None, typer.Option("--file", help="Read this instead of stdin.")
+    ] = None,
+    on_error: Annotated[
+        OnError, typer.Option("--on-error", help="What a line that is no record does.")
+    ] = OnError.STOP,
+    rejects: Annotated[
+        pathlib.Path | None,
+        typer.Option("--rejects", help="Append skipped lines to this file."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -58,64 +95,114 @@ def produce(
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
     """Send each line of standard input as a record; returns when all are acknowledged."""
-    if key is not None and key_json is not None:
-        raise ConfigError("--key and --key-json exclude each other")
-    headers = [(name, value.encode()) for name, value in _pairs(header or [])]
+    delimiter = None if key_delimiter is None else unescaped(key_delimiter)
+    split = _splitter(key_json, key, delimiter, empty_is_null=empty_is_null)
+    headers = list(_headers(header or []))
     config = typed(parse_settings(settings or [], "-X"))
-    source = cast("BinaryIO", file) if file is not None else sys.stdin.buffer
-    pending: collections.deque[SendFuture] = collections.deque()
-    sent = 0
-    with connected(bootstrap, timeout) as client, client.producer(**config) as producer:
-        client.admin.describe_topic(topic, timeout=timeout)  # a missing one is said before line 1
-        for number, line in enumerate(lines(source), 1):
-            record_key = key.encode() if key is not None else None
-            if key_json is not None:
-                record_key = json_key(line, key_json, number)
-            pending.append(
-                producer.send_nowait(
-                    topic, line, key=record_key, headers=headers or None, partition=partition
-                )
-            )
-            while pending and (pending[0].done() or len(pending) > PENDING_MAX):
-                sent += _acknowledged(pending.popleft(), verbose)
-        producer.flush()
-        while pending:
-            sent += _acknowledged(pending.popleft(), verbose)
-    note(f"{sent} records sent to {topic}")
+    if rejects is not None and on_error is not OnError.SKIP:
+        raise ConfigError("--rejects needs --on-error skip")
+    source = _source(file)
+    with Rejects(skip=on_error is OnError.SKIP, path=rejects) as rejected:
+        delivery = Delivery(rejected, verbose=verbose)
+        with _counted(topic, delivery), terminable(), connected(bootstrap, timeout) as client:
+            client.admin.describe_topic(topic, timeout=timeout)  # a missing one is said at once
+            with client.producer(**config) as producer, Progress(delivery) as progress:
+                limit = producer.config.max_request_size + len(delimiter or b"")
+
+                def meanwhile() -> bool:
+                    progress.show()
+                    return delivery.settle()
+
+                read = reading(source, meanwhile)
+                lines = numbered_lines(read, limit, lambda n: delivery.too_long(n, limit))
+                for number, line in lines:
+                    delivery.read = number
+                    _send(producer, delivery, topic, split, number, line, headers, partition)
+                    delivery.settle()
+                    progress.show()
+                producer.flush()
+                delivery.finish()
+    skipped = f", {count_of(rejected.count, 'line')} skipped" if rejected.count else ""
+    note(f"{count_of(delivery.acknowledged, 'record')} sent to {topic}{skipped}")
     return ExitCode.OK
 
 
-def _acknowledged(future: SendFuture, verbose: bool) -> int:
-    meta = future.result()
-    if verbose:
-        write_text(
-            json.dumps(
-                {
-                    "topic": meta.topic,
-                    "partition": meta.partition,
-                    "offset": meta.offset,
-                    "timestamp_ms": meta.timestamp_ms,
-                }
-            )
-            + "\n"
+def _send(
+    producer: Producer,
+    delivery: Delivery,
+    topic: str,
+    split: Splitter,
+    number: int,
+    line: bytes,
+    headers: list[tuple[str, bytes]],
+    partition: int | None,
+) -> None:
+    """Queue one line, or have it rejected."""
+    try:
+        fields = split(number, line)
+        future = producer.send_nowait(
+            topic, fields.value, key=fields.key, headers=headers or None, partition=partition
         )
-    return 1
+    except (InvalidRecord, MessageTooLarge) as error:
+        delivery.rejects.reject(number, line, error)
+    else:
+        delivery.add(number, line, future)
 
 
-def lines(source: BinaryIO) -> Iterator[bytes]:
-    """Lines without their line feed, as they arrive; an unfinished last line counts."""
-    for line in source:
-        yield line[:-1] if line.endswith(b"\n") else line
+@contextmanager
+def _counted(topic: str, delivery: Delivery) -> Generator[None]:
+    """Whatever ends the command early: say how many records are in the topic already."""
+    try:
+        yield
+    except BaseException:
+        if delivery.read:
+            note(delivery.tally(topic))
+        raise
 
 
-def json_key(line: bytes, field: str, number: int) -> bytes:
+def _source(file: BinaryIO | None) -> BinaryIO:
+    if file is not None:
+        return file
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise ConfigError("standard input is closed", hint="--file reads a file")
+    return sys.stdin.buffer
+
+
+def _splitter(
+    key_json: str | None, key: str | None, delimiter: bytes | None, *, empty_is_null: bool
+) -> Splitter:
+    """How a line becomes key and value."""
+    if sum(option is not None for option in (key_json, key, delimiter)) > 1:
+        raise ConfigError("--key, --key-json and -K exclude each other")
+    if delimiter == b"":
+        raise ConfigError("-K needs a delimiter", hint="for example -K :")
+    fixed = None if key is None else _utf8("--key", key)
+
+    def split(number: int, line: bytes) -> Fields:
+        found, value = fixed, line
+        if key_json is not None:
+            found = json_key(line, key_json, number)
+        elif delimiter is not None:
+            found, mark, value = line.partition(delimiter)
+            if not mark:
+                raise InvalidRecord(f"line {number} has no delimiter {delimiter!r}")
+        if empty_is_null:
+            return Fields(found or None, value or None)
+        return Fields(found, value)
+
+    return split
+
+
+def json_key(line: bytes, field: str, number: int) -> bytes | None:
     """The key that `field` of a JSON line gives: text as it is, anything else as compact JSON.
 
-    Raises InvalidRecord naming the line.
+    null is no key. Raises InvalidRecord naming the line.
     """
+    if not line.strip():
+        raise InvalidRecord(f"line {number} is blank, not JSON")
     try:
         parsed: object = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRecord(
             f"line {number} is not JSON: {error}",
             hint="leave --key-json out to send lines as they are",
@@ -123,13 +210,29 @@ def json_key(line: bytes, field: str, number: int) -> bytes:
     if not isinstance(parsed, dict) or field not in parsed:
         raise InvalidRecord(f"line {number} has no field {field!r}")
     value = cast("dict[str, object]", parsed)[field]
-    return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(
+            f"line {number}: field {field!r} is no Unicode text: it has half a surrogate pair"
+        ) from error
 
 
-def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+def _utf8(option: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{option} {text!r} is no UTF-8 text") from error
+
+
+def _headers(words: list[str]) -> Iterator[tuple[str, bytes]]:
     """NAME=VALUE words in order; the same name may come twice."""
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
             raise ConfigError(f"--header {word!r} is not of the form NAME=VALUE")
-        yield name, value
+        _utf8("--header", name)
+        yield name, _utf8("--header", value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -10,15 +9,17 @@ import typer
 
 from octavo.cli.app import app
 from octavo.cli.failures import ExitCode, OutputClosed, report, say_error
+from octavo.cli.output import discard_output
 
 
 def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     try:
         code = app(list(words), prog_name="octavo", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            sys.stdout.flush()
     except (OutputClosed, BrokenPipeError):
-        _discard_output()
+        discard_output()
         return ExitCode.OK
     except typer.BadParameter as error:
         return _usage(error)
@@ -38,10 +39,3 @@ def _usage(error: typer.TyperException) -> int:
     message = getattr(error, "format_message", error.__str__)()
     say_error(message, f"see `{path} --help`")
     return ExitCode.USAGE
-
-
-def _discard_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)

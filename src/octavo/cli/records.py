@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -63,6 +64,34 @@ class PrintableRecord(Protocol):
 def as_value(record: PrintableRecord) -> bytes:
     """The value alone and a line feed."""
     return (record.value or b"") + b"\n"
+
+
+def keyed(key_end: bytes | None, null: bytes) -> Renderer:
+    """kcat's -K and -Z: the key, a delimiter (None: no keys) and the value; `null` for None."""
+
+    def render(record: PrintableRecord) -> bytes:
+        value = null if record.value is None else record.value
+        if key_end is None:
+            return value + b"\n"
+        key = null if record.key is None else record.key
+        return key + key_end + value + b"\n"
+
+    return render
+
+
+def unescaped(text: str) -> bytes:
+    """A delimiter as typed: \\n \\t \\r \\0 and \\\\ mean what they do in --format."""
+    out = bytearray()
+    position = 0
+    while position < len(text):
+        following = text[position + 1 : position + 2]
+        if text[position] == "\\" and following in _ESCAPES:
+            out += _ESCAPES[following]
+            position += 2
+        else:
+            out += os.fsencode(text[position])
+            position += 1
+    return bytes(out)
 
 
 def as_json(record: PrintableRecord) -> bytes:

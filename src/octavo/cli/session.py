@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.runtime.deadline import TIMEOUT_S_MAX
 from octavo.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def connected(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Generator
     proxy = os.environ.get(PROXY_VARIABLE, "false").strip().lower()
     if proxy not in ("true", "false"):
         raise ConfigError(f"{PROXY_VARIABLE}={proxy!r} is not allowed", hint="true or false")
+    if not 0 < timeout_s <= TIMEOUT_S_MAX:  # neither is what is no number
+        raise ConfigError(f"--timeout {timeout_s} is not allowed", hint="seconds, above 0")
     with Client(bootstrap, use_http_proxy=proxy == "true") as client:
         client.connect(timeout=timeout_s)
         yield client

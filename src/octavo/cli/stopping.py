@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM: commands that run until they are stopped end as they should, with counts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether somebody asked to stop; the second time KeyboardInterrupt is raised."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
+
+
+@contextmanager
+def terminable() -> Generator[None]:
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does: `timeout 10 octavo ...` ends cleanly."""
+    with _handled((signal.SIGTERM,), signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def stop_requests() -> Generator[StopRequest]:
+    """Ctrl-C and SIGTERM only set a mark, so that what is being written is finished first."""
+    request = StopRequest()
+    with _handled(_STOPS, request.handle):
+        yield request
+
+
+@contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], object]
+) -> Generator[None]:
+    """Handle these signals so for a while; those that are ignored (nohup, `&`) stay ignored."""
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in numbers:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    stack.callback(signal.signal, number, signal.signal(number, handler))
+        yield
