@@ -108,15 +108,7 @@ def produce(
             client.admin.describe_topic(topic, timeout=timeout)  # a missing one is said at once
             with client.producer(**config) as producer, Progress(delivery) as progress:
                 limit = producer.config.max_request_size + len(delimiter or b"")
-
-                def meanwhile() -> bool:
-                    progress.show()
-                    return delivery.settle()
-
-                read = reading(source, meanwhile)
-                lines = numbered_lines(read, limit, lambda n: delivery.too_long(n, limit))
-                for number, line in lines:
-                    delivery.read = number
+                for number, line in _lines(source, limit, delivery, progress):
                     _send(producer, delivery, topic, split, number, line, headers, partition)
                     delivery.settle()
                     progress.show()
@@ -125,6 +117,23 @@ def produce(
     skipped = f", {count_of(rejected.count, 'line')} skipped" if rejected.count else ""
     note(f"{count_of(delivery.acknowledged, 'record')} sent to {topic}{skipped}")
     return ExitCode.OK
+
+
+def _lines(
+    source: BinaryIO, limit_bytes: int, delivery: Delivery, progress: Progress
+) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines; while one is waited for, acknowledgements are looked at."""
+
+    def meanwhile() -> bool:
+        progress.show()
+        return delivery.settle()
+
+    read = reading(source, meanwhile)
+    for number, line in numbered_lines(
+        read, limit_bytes, lambda long: delivery.too_long(long, limit_bytes)
+    ):
+        delivery.read = number
+        yield number, line
 
 
 def _send(
