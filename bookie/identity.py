@@ -17,7 +17,7 @@ from enum import Enum
 
 from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.journal.replay import Evidence
-from octavo.bookie.journal.segment import HEADER_BYTES, START, Position
+from octavo.bookie.journal.segment import HEADER_BYTES, Position
 from octavo.metadata.bookies import Cookie, CookieCatalog, VersionedCookie
 from octavo.metadata.envelope import seal, unseal
 from octavo.runtime.disk import Disk
@@ -298,20 +298,14 @@ class Identity:
 
     def evidence(self) -> list[Evidence]:
         """What the cookies prove about the log, the store's and the directory's (ADR 14)."""
-        found: list[Evidence] = []
-        stored = self._stored.cookie if self._stored else None
-        for cookie, source in (
-            (stored, "the cluster's cookie"),
-            (self._cookie, "the directory's cookie"),
-        ):
-            if cookie is None:
-                continue
-            # The counter moves after the segment was made durable.
-            created = Position(cookie.boot_counter, HEADER_BYTES) if cookie.boot_counter else START
-            proven = max(created, Position(*cookie.durable_up_to))
-            if proven != START:
-                found.append(Evidence(proven, source))
-        return found
+        # The counter moves after the segment was made durable.
+        local = Position(self._cookie.boot_counter if self._cookie else 0, HEADER_BYTES)
+        found = [Evidence(local, "the directory's cookie")]
+        if self._stored is not None:
+            stored = self._stored.cookie
+            proven = max(Position(stored.boot_counter, HEADER_BYTES), stored.durable_up_to)
+            found.append(Evidence(Position(*proven), "the cluster's cookie"))
+        return [proof for proof in found if proof.position.segment]
 
     async def publish(self, durable_up_to: Position) -> None:
         """Tell the cluster how far the log is durable; raises as `bump()` does."""

@@ -198,11 +198,12 @@ class BookieRig:
             await self._metadata.close()
             self._metadata = None
 
-    async def crash(self, **settings: object) -> BookieServer:
-        """Go on from what the disk holds at this instant, as after kill -9: what the stop below
-        tells the metadata store was never told."""
-        image = self.data_dir.with_name(self.data_dir.name + "'")
-        snapshot(self.data_dir, image)
+    async def crash(self, image: pathlib.Path | None = None, **settings: object) -> BookieServer:
+        """Go on from what the disk holds at this instant, as after kill -9, or from an older image:
+        what the stop below tells the metadata store was never told."""
+        if image is None:
+            image = self.data_dir.with_name(self.data_dir.name + "'")
+            snapshot(self.data_dir, image)
         cookie = Paths(ROOT).cookie("bookie-1")
         told = self.cluster.snapshot()[cookie].value
         await self.stop()

@@ -114,13 +114,11 @@ class _Judge:
         self._check_bottom(chain)
         self._check_evidence(chain)
         for index, scan in enumerate(chain):
-            required = self._required_end(
-                scan, chain[index + 1] if index + 1 < len(chain) else None
-            )
-            if scan.end < required:
+            proof = self._proof(scan, chain[index + 1] if index + 1 < len(chain) else None)
+            if scan.end < proof.position.offset:
                 self._problems.append(
                     f"segment {scan.number} is damaged at {scan.end}: "
-                    f"bytes up to {required} were durable"
+                    f"{proof.source} says that bytes up to {proof.position.offset} were durable"
                 )
         durable = self._durable(chain)
         spans, tail = self._salvage() if salvage else self._spans(chain, durable)
@@ -196,18 +194,23 @@ class _Judge:
                     f"{source} proves it durable up to {position.offset}"
                 )
 
-    def _required_end(self, scan: SegmentScan, successor: SegmentScan | None) -> int:
-        """The offset up to which `scan` is proven durable by anything valid (B-15)."""
-        proofs = [scan.proven_end, *self._proofs(scan)]
+    def _proof(self, scan: SegmentScan, successor: SegmentScan | None = None) -> Evidence:
+        """How far `scan` is proven durable by anything valid, and by what (B-15)."""
+        proofs = [
+            Evidence(Position(scan.number, scan.proven_end), "the segment itself"),
+            *self._outside(scan),
+        ]
         if successor is not None and successor.header.durable_up_to.segment == scan.number:
-            proofs.append(successor.header.durable_up_to.offset)
+            source = f"the header of segment {successor.number}"
+            proofs.append(Evidence(successor.header.durable_up_to, source))
         return max(proofs)
 
-    def _proofs(self, scan: SegmentScan) -> list[int]:
+    def _outside(self, scan: SegmentScan) -> list[Evidence]:
         """Outside evidence about `scan`; it is written when what was carried over is durable."""
+        floor = Position(scan.number, scan.header.carried_end)
         return [
-            max(position.offset, scan.header.carried_end)
-            for position, _ in self._evidence
+            Evidence(max(position, floor), source)
+            for position, source in self._evidence
             if position.segment == scan.number
         ]
 
@@ -217,8 +220,8 @@ class _Judge:
         if not chain:
             return self._mark
         newest = chain[-1]
-        own = min(self._required_end(newest, None), newest.end)
-        if own >= newest.header.carried_end and (own > HEADER_BYTES or self._proofs(newest)):
+        own = min(self._proof(newest).position.offset, newest.end)
+        if own >= newest.header.carried_end and (own > HEADER_BYTES or self._outside(newest)):
             return Position(newest.number, own)
         return newest.header.durable_up_to
 
@@ -243,7 +246,7 @@ class _Judge:
         claims = [scan.header.durable_up_to for scan in self._scans.values()]
         for number, scan in sorted(self._scans.items()):
             own = [claim.offset for claim in claims if claim.segment == number]
-            proven = max(self._required_end(scan, None), *own, 0)
+            proven = max(self._proof(scan).position.offset, *own, 0)
             batches = scan.batches + scan.beyond
             spans.append(Span(number, [b for b in batches if b.end <= proven]))
             tail.append(Span(number, _with_records([b for b in batches if b.end > proven])))

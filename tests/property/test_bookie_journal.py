@@ -8,7 +8,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.bookie.journal.replay import judge, span_records
+from octavo.bookie.journal.replay import Evidence, judge, span_records
 from octavo.bookie.journal.segment import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
@@ -125,3 +125,33 @@ def test_declared_lengths_are_checked_before_use(word: int) -> None:
         except CorruptEntry:
             return
         raise AssertionError("wrong length was accepted")
+
+
+def damaged(data: bytes, how: str, at: int) -> bytes:
+    """What a disk may make of a file: its end is gone, zeroed, or one sector is."""
+    if how == "cut":
+        return data[:at]
+    if how == "zeroed from here":
+        return data[:at] + bytes(len(data) - at)
+    return data[:at] + bytes(min(64, len(data) - at)) + data[at + 64 :]
+
+
+@settings(max_examples=15, deadline=None)
+@given(batches, st.sampled_from(["cut", "zeroed from here", "one sector"]), st.data())
+def test_inv9_no_damage_passes_for_a_torn_tail(
+    shape: list[list[bytes]], how: str, data: st.DataObject
+) -> None:
+    """With evidence outside of the file every loss of what it covers is a problem, never an end;
+    what lies behind it is kept, or was torn."""
+    segment, acked = recorded(shape)
+    proven_count = data.draw(st.integers(0, len(acked)))
+    proven = Position(1, acked[proven_count - 1][0] if proven_count else HEADER_BYTES)
+    must = [record for _, entries in acked[:proven_count] for record in entries]
+    whole = segment.blank(64)
+    evidence = [Evidence(proven, "a test")]
+    for at in range(0, len(segment.data), 7):
+        files = {1: damaged(whole, how, at)}
+        found = judge(START, [1], files.__getitem__, INSTANCE, evidence=evidence)
+        if not found.problems:
+            assert replayed(files, found)[: len(must)] == must, f"{how} at {at} passed"
+            assert found.durable >= proven

@@ -362,6 +362,17 @@ async def test_inv8_a_directory_rolled_back_within_a_segment_is_refused(rig: Boo
     await refused(rig, "the cluster's cookie|durable")
 
 
+async def test_inv8_rolled_back_after_a_kill_of_an_idle_bookie(rig: BookieRig) -> None:
+    """Nobody stopped it in good order; what it published when it was idle is enough."""
+    ledger = await filled(rig, 10)
+    image = rig.data_dir.with_name("image")
+    snapshot(rig.data_dir, image)
+    assert (await rig.server.store.fence(ledger)).status is Status.OK
+    await until_published(rig)
+    with pytest.raises(StorageFailed, match="the cluster's cookie"):
+        await rig.crash(image)
+
+
 async def published(rig: BookieRig) -> tuple[int, int]:
     """What the cluster knows of the log's durable end."""
     catalog = CookieCatalog(rig.metadata, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
