@@ -195,6 +195,7 @@ class Booter:
                 journal = await self._replay(identity, index, instance, callbacks, evidence)
                 try:
                     await identity.bump_directory(journal.segment)
+                    await asyncio.to_thread(self._suspected.clear)
                 except BaseException:
                     await asyncio.to_thread(journal.abandon)
                     raise
@@ -204,7 +205,6 @@ class Booter:
                 if not isinstance(error, StorageDamaged) or is_new:
                     raise
                 continue  # damage was met while replaying: once more, with a new index
-            await asyncio.to_thread(self._suspected.clear)
             return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)
 
     async def _boot_frozen(

@@ -123,7 +123,8 @@ class Schedule:
             try:
                 await self._rig.start()
             except OctavoError:
-                if not self.disk.dead and self.disk.trace[-1].split()[0] != "EIO":
+                failed = any(line.startswith("EIO") for line in self.disk.trace[begun:])
+                if not self.disk.dead and not failed:
                     raise  # an honest disk is never refused
                 self.tally.boots_cut_short += 1
                 # The index is flushed before the cookie; until then its files hold any part of it.
@@ -213,8 +214,7 @@ class Schedule:
             await self._rig.stop()
             self._restart()
             return
-        if self.disk.trace[-1].startswith("EIO") or self._rig.server.failed.done():
-            self.tally.failed_syncs += not self.disk.dead
+        self.tally.failed_syncs += self._rig.server.failed.done() and not self.disk.dead
         self.disk.dead = True
         self._save_index()
         await self._rig.stop()
