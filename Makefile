@@ -38,6 +38,8 @@ soak-power-cuts: $(READY) ## kills, failed syncs and power cuts over a bookie, t
 
 soak-metadata: $(READY) ## 2,000 flipped bits, lost sectors and cuts of the embedded metadata files: how many are believed
 	@PYTHONPATH=. $(PY) -m tools.metadata_flips --flips 2000 $(ARGS)
+soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: none believed, none a bare exception
+	@PYTHONPATH=. $(PY) -m tools.index_flips $(ARGS)
 
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py

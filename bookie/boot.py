@@ -286,7 +286,7 @@ class Booter:
 
     async def _open_index(self, identity: Identity, *, normal: bool) -> EntryIndex:
         """The index of this directory; one that is lost, damaged or foreign is replaced by an empty
-        one, which the journal fills if it is whole (R5, ADR 18)."""
+        one, which the journal fills if it is whole (R5, ADR 20)."""
         if not await asyncio.to_thread(self._suspected.read):
             index: EntryIndex | None = None
             try:
@@ -399,7 +399,17 @@ class Booter:
         return sorted(number for number in found if number is not None)
 
     def _load(self, number: int) -> bytes:
-        return self._disk.read(self._journal_dir / segment_name(number))
+        """The bytes of a segment. What cannot be read now is not lost: it refuses the start, unless
+        the operator gives up what cannot be read."""
+        path = self._journal_dir / segment_name(number)
+        try:
+            return self._disk.read(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if self._config.accept_data_loss:
+                raise
+            raise from_os_error(f"segment {path} cannot be read", error) from error
 
     def _make_durable(
         self,

@@ -70,10 +70,10 @@ async def serve_with(server: BookieServer, stop: asyncio.Event) -> int:
             _log.error("bookie-refused", cause=error.cause, hint=error.hint)
             return EXIT_FAILED if isinstance(error, DiskFailed) else EXIT_REFUSED
         await ended.wait()
-        return EXIT_FAILED if server.failed.done() else EXIT_OK
     finally:
         stopped.cancel()
         await server.stop()
+    return EXIT_FAILED if server.failed.done() else EXIT_OK
 
 
 async def _forward(stop: asyncio.Event, ended: asyncio.Event) -> None:

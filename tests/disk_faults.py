@@ -7,7 +7,6 @@ itself is replaced.
 
 from __future__ import annotations
 
-import errno
 import os
 import pathlib
 import threading
@@ -67,34 +66,25 @@ class DiskSites:
     with."""
 
     def __init__(self, root: pathlib.Path) -> None:
-        self._root = str(root)
+        self._root = f"{root}/"
         self._lock = threading.Lock()
         self.sites: list[Site] = []
         self.before: Callable[[int, Site], None] = lambda _number, _site: None
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> DiskSites:
-        monkeypatch.setattr(seam, "os", _Watched(self))
+        """Watch until `monkeypatch` is undone; several may watch folders of their own."""
+        watched: object = vars(seam)["os"]
+        if isinstance(watched, _Watched):
+            watched.watchers.append(self)
+        else:
+            monkeypatch.setattr(seam, "os", _Watched([self]))
         return self
-
-    def restart(self) -> None:
-        """Number the calls from 0 again."""
-        with self._lock:
-            self.sites = []
-
-    def fail(self, number: int, code: int) -> None:
-        """From now on call `number` fails, once."""
-
-        def before(current: int, _site: Site) -> None:
-            if current == number:
-                raise OSError(code, f"injected: {os.strerror(code)}")
-
-        self.before = before
 
     def seen(self, call: str, target: int | str | os.PathLike[str]) -> None:
         """A call on a file descriptor or a path."""
         path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target
         text = os.fspath(path)
-        if not text.startswith(self._root):
+        if not f"{text}/".startswith(self._root):
             return
         with self._lock:
             site = Site(call, kind_of(text))
@@ -106,8 +96,8 @@ class DiskSites:
 class _Watched:
     """The module `os` with the watched functions wrapped."""
 
-    def __init__(self, sites: DiskSites) -> None:
-        self._sites = sites
+    def __init__(self, watchers: list[DiskSites]) -> None:
+        self.watchers = watchers
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
@@ -115,10 +105,8 @@ class _Watched:
             return real
 
         def call(target: Any, *rest: Any, **named: Any) -> Any:
-            self._sites.seen(name, target)
+            for watcher in self.watchers:
+                watcher.seen(name, target)
             return real(target, *rest, **named)
 
         return call
-
-
-NO_SPACE = errno.ENOSPC

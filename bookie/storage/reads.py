@@ -23,6 +23,9 @@ from octavo.proto.entry import HEADER_BYTES
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.disk import Disk, FileReader
 from octavo.runtime.errors import StorageFailed
+from octavo.runtime.telemetry import get_logger
+
+_log = get_logger("octavo.bookie.reads")
 
 OPEN_SEGMENTS_MAX = 64
 COALESCE_GAP_BYTES = 16 * 1024
@@ -110,7 +113,11 @@ class EntryReader:
         """
         try:
             return self._read_run(ledger_id, first, max_count, max_bytes, pending)
-        except (StorageFailed, OSError):
+        except (StorageFailed, OSError) as error:
+            _log.warning("read-failed", ledger_id=ledger_id, entry_id=first, cause=str(error))
+            return ReadResult(Status.EIO, [])
+        except Exception as error:  # noqa: BLE001 - §6.5: the default branch is EIO
+            _log.error("read-failed", ledger_id=ledger_id, entry_id=first, cause=repr(error))
             return ReadResult(Status.EIO, [])
 
     def _read_run(

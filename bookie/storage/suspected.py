@@ -1,4 +1,4 @@
-"""A note that the index was met damaged, for the next start to build it anew (R5, ADR 18)."""
+"""A note that the index was met damaged, for the next start to build it anew (R5, ADR 20)."""
 
 from __future__ import annotations
 
