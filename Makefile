@@ -10,7 +10,7 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-export soak-metadata soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
+.PHONY: help setup demo test cases soak-expiry soak-export soak-metadata soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -40,6 +40,9 @@ soak-metadata: $(READY) ## 2,000 flipped bits, lost sectors and cuts of the embe
 	@PYTHONPATH=. $(PY) -m tools.metadata_flips --flips 2000 $(ARGS)
 soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: none believed, none a bare exception
 	@PYTHONPATH=. $(PY) -m tools.index_flips $(ARGS)
+
+soak-expiry: $(READY) ## producers whose records expire while brokers and bookies stand still: 60 rounds, three seeds
+	@PYTHONPATH=. $(PY) -m tools.soak_expiry $(ARGS)
 
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py

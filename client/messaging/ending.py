@@ -111,7 +111,7 @@ def _at_exit() -> None:
         thread.stop()
         OPEN.pop(thread, None)
     for engine in list(ENGINES):
-        if engine.pid == os.getpid() and (left := engine.unacknowledged()):
+        if engine.pid == os.getpid() and (left := engine.untold()):
             note_lost(left, "a client was not closed before its event loop ended")
     if _lost_records:
         _fail_exit(DeliveryFailed(f"{_lost_records} records may be lost", records=_lost_records))

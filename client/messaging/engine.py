@@ -28,7 +28,7 @@ from octavo.client.messaging.delivery import (
     Stop,
 )
 from octavo.client.messaging.early import EarlySends
-from octavo.client.messaging.ending import ENGINES, note_lost
+from octavo.client.messaging.ending import ENGINES
 from octavo.client.messaging.futures import Completion
 from octavo.client.messaging.intake import Intake
 from octavo.client.messaging.produce_link import ProduceLink
@@ -236,8 +236,8 @@ class ProducerEngine(Intake):
         )
         self.early.abort(error)
         self._act(self.core.abort(error), self.cluster.clock.monotonic())
-        if records:
-            note_lost(records, error.cause)
+        if records:  # at exit they count as lost, unless somebody looked at the futures
+            _log.critical("%d records may be lost: %s", records, error.cause)
 
     def note_failure(self, batch: Completion) -> None:
         """Remember failed batches until somebody looked at them, so that close() can tell (U2)."""
@@ -363,6 +363,7 @@ class ProducerEngine(Intake):
         deadline_s = None if timeout_s is None else self.cluster.clock.monotonic() + timeout_s
         await self.early.all_drained(timeout_s)
         self.expedite_all()
+        self._look()
         with self.accumulator.lock:
             waiting: list[Completion] = list(self.accumulator.pending)
         waiting += [item[3] for item in list(self._aside)]
@@ -378,6 +379,11 @@ class ProducerEngine(Intake):
                     hint="they are still being sent; flush again or close",
                     remaining=remaining,
                 ) from None
+
+    def untold(self) -> int:
+        """Records that are open, or failed and nobody looked at their futures."""
+        failed = sum(batch.records for batch in self._failed if not batch.observed)
+        return self.unacknowledged() + failed + self._failed_uncounted
 
     def unacknowledged(self) -> int:
         """Records that were accepted and neither acknowledged nor failed; any thread."""

@@ -179,7 +179,10 @@ class Intake(ABC):
             )
         outcome = Early(state.name, self._loop_thread)
         self._aside.append((state, partition, row, outcome))
-        self._call_loop(self._look)
+        try:
+            self.loop.call_soon_threadsafe(self._look)
+        except RuntimeError as error:
+            raise loop_ended() from error
         return SendFuture(outcome, 0)
 
     def _place_aside(self) -> None:
@@ -278,19 +281,18 @@ class Intake(ABC):
     def _look(self) -> None:
         """On the loop: deliver what may go."""
 
-    def _call_loop(self, function: object) -> None:
-        try:
-            self.loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            raise IllegalStateError(
-                "the event loop of this producer has ended", hint="close the client before its loop"
-            ) from error
-
     def _wake(self) -> None:
         """Make the loop look at the accumulator. Lock held, so that the loop sees the flag."""
-        self._call_loop(self._look)
-        self._wake_pending = True
-        self.accumulator.wake_wanted = False
+        try:
+            self._wake_pending = True  # nothing is called between this and the loop's queue
+            self.accumulator.wake_wanted = False
+            self.loop.call_soon_threadsafe(self._look)
+        except BaseException as error:
+            self._wake_pending = False
+            self.accumulator.wake_wanted = True
+            if isinstance(error, RuntimeError):
+                raise loop_ended() from error
+            raise
 
     def wake_if_wanted(self) -> None:
         """After bulk appends. Lock held."""
@@ -347,6 +349,13 @@ class Intake(ABC):
         for slot in state.slots:
             slot.full_bytes = full
             slot.grown_bytes_max = grown if batch_size > 0 else 0
+
+
+def loop_ended() -> IllegalStateError:
+    """The error of a send to a producer whose loop is gone."""
+    return IllegalStateError(
+        "the event loop of this producer has ended", hint="close the client before its loop"
+    )
 
 
 def check_timestamp(timestamp_ms: object) -> None:
