@@ -88,14 +88,14 @@ class _Watched:
         while True:
             self._steps.step()
             try:
-                waited = inner.send(value)  # type: ignore[attr-defined]
+                waited = inner.send(value)
             except StopIteration as done:
                 return done.value
             try:
                 value = yield waited
             except BaseException as error:  # noqa: BLE001  handed on to the watched coroutine
                 try:
-                    waited = inner.throw(error)  # type: ignore[attr-defined]
+                    waited = inner.throw(error)
                 except StopIteration as done:
                     return done.value
                 value = yield waited
