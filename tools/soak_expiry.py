@@ -36,6 +36,8 @@ QUIET_S = 4.0
 GO_ON_S = 60.0
 """How long a producer may take to deliver again once everything is back."""
 PAUSE_S = 0.002
+_LASTS = threading.Event()
+"""Never set: a fault lasts as long as the wait for it."""
 
 
 class Sender(threading.Thread):
@@ -119,8 +121,8 @@ def disturb(cluster: LocalCluster, rng: random.Random) -> str:
         else:
             cluster.kill(name)
             killed.append(name)
-        time.sleep(rng.uniform(0, 0.7))
-    time.sleep(rng.uniform(1.0, FAULT_MAX_S - 3.0))
+        _LASTS.wait(rng.uniform(0, 0.7))
+    _LASTS.wait(rng.uniform(1.0, FAULT_MAX_S - 3.0))
     for name in rng.sample(victims, len(victims)):
         if name in frozen:
             cluster.thaw(name)
@@ -193,11 +195,11 @@ def run(seed: int, rounds: int, folder: pathlib.Path) -> list[str]:
         ]
         for sender in senders:
             sender.start()
-        time.sleep(2.0)
+        _LASTS.wait(2.0)
         for number in range(rounds):
             what = disturb(cluster, rng)
             say(f"seed {seed}, round {number + 1} of {rounds}: {what}")
-            time.sleep(QUIET_S)
+            _LASTS.wait(QUIET_S)
         for sender in senders:
             sender.end()
         for sender in senders:
