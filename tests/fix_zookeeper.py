@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -89,7 +89,7 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zooke
 
 
 @contextlib.contextmanager
-def running_zookeeper(work: pathlib.Path) -> Iterator[ZookeeperServer]:
+def running_zookeeper(work: pathlib.Path) -> Generator[ZookeeperServer]:
     """One ZooKeeper node on a free port with its files in `work`; ended with the block."""
     java = shutil.which("java")
     if java is None:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import grpc
 
@@ -103,7 +103,7 @@ class _Load:
 
 
 @contextlib.contextmanager
-def _stub(address: str) -> Iterator[BrokerStub]:
+def _stub(address: str) -> Generator[BrokerStub]:
     with grpc.insecure_channel(address, options=channel_options()) as channel:
         yield BrokerStub(channel)
 
