@@ -10,7 +10,7 @@ CASES ?= ../shared/cases
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cases soak-expiry soak-export soak-metadata soak-power-cuts soak-wire lint format bench bench-quick bench-peers frozen-owner proto clean
+.PHONY: $(shell grep -oE "^[a-z-]+:.*\#\# " Makefile | cut -d: -f1)
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -52,6 +52,7 @@ lint: $(READY) ## style, layering, types, generated code
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
 	$(PY) tools/gen_proto.py --check
+	$(PY) tools/gen_reference.py --check
 	.venv/bin/mypy
 	.venv/bin/pyright
 
@@ -75,6 +76,14 @@ frozen-owner: $(READY) ## freeze the owner under an open producer and reader, 20
 
 proto: $(READY) ## regenerate the protobuf and gRPC code
 	@$(PY) tools/gen_proto.py
+
+reference: $(READY) ## write docs/reference/ from the code
+	@$(PY) tools/gen_reference.py
+
+docs: $(READY) reference ## the SDK's reference as pages in build/docs, from its docstrings; warnings are errors
+	@# pdoc looks for the names in a NamedTuple's annotations in the wrong module: not a fault of ours.
+	@$(PY) -W error -W 'ignore:Error parsing type annotation ForwardRef' -m pdoc -o build/docs octavo.errors octavo.testing $(addprefix octavo.client.messaging.,\
+	  sync aio producer consumer reader admin records futures bulk serializers partitioner)
 
 clean: ## remove everything that was generated, the virtual environment too
 	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -22,16 +22,21 @@ class BookieConfig(FrozenSettings):
     bookie_id: str
     """Configured name; never derived from an address others may reuse (B-28)."""
     data_dir: pathlib.Path
+    """Folder of journal, index and identity; one bookie owns it."""
     metadata_url: str = "embedded://127.0.0.1:7660/octavo"
+    """`zk://host:2181/octavo`, or `embedded://host:port/octavo` of an `octavo up`."""
     host: str = "127.0.0.1"
     """Address to bind and, unless `advertised_host` is set, to register."""
     advertised_host: str = ""
+    """Host that is registered for others; empty: `host`."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port of the framed protocol; 0 takes a free one."""
     control_port: int = Field(default=0, ge=0, le=65535)
     """Port of the gRPC control service; 0 takes a free one."""
     fault_domain: str = ""
+    """Rack or zone; copies of an entry are spread over several (3.8). Empty: the default one."""
     metadata_session_timeout_s: float = Field(default=30.0, gt=0)
+    """A bookie that is silent for so long is taken for gone by the metadata store."""
     registration_wait_s: float = Field(default=30.0, ge=0)
     """How long the registration of a previous process may outlive it before start-up fails
     (B-28)."""
@@ -40,16 +45,22 @@ class BookieConfig(FrozenSettings):
 
     # journal (6.4)
     segment_bytes: int = Field(default=256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)
+    """Size of one file of the journal; its space is taken when it is made (B-7)."""
     group_commit_max_bytes: int = Field(default=4 << 20, ge=4096)
+    """Most that one write and one sync take together (B-6)."""
     queue_max_records: int = Field(default=10_000, ge=1)
+    """Records that wait for their sync; above it adds are answered OVERLOADED (B-9)."""
     queue_max_bytes: int = Field(default=64 << 20, ge=4096)
+    """The same in bytes."""
     idle_mark_s: float = Field(default=1.0, gt=0)
+    """An idle journal proves its last entry after so long (B-15)."""
     evidence_interval_s: float = Field(default=1.0, gt=0)
     """How often the durable file is synced while entries come (ADR 14)."""
     evidence_publish_s: float = Field(default=10.0, gt=0)
     """How often a busy bookie tells the metadata store how far its log is durable; an idle one does
     so within two `evidence_interval_s`."""
     sync_log_s: float = Field(default=1.0, gt=0)
+    """A sync that takes longer is logged (B-9)."""
     sync_read_only_s: float = Field(default=30.0, gt=0)
     """A sync that takes longer makes the bookie read-only (B-9)."""
 
@@ -64,22 +75,31 @@ class BookieConfig(FrozenSettings):
 
     # index (6.7)
     memtable_flush_s: float = Field(default=60.0, gt=0)
+    """How often the index is made durable; bounds what a start replays (B-11)."""
     memtable_bytes: int = Field(default=64 << 20, ge=1 << 16)
+    """The same by size."""
 
     # disk space (6.13)
     disk_warn_ratio: float = Field(default=0.90, gt=0, le=1)
+    """A fuller disk is logged."""
     disk_read_only_ratio: float = Field(default=0.95, gt=0, le=1)
+    """A fuller disk makes the bookie read-only (6.13)."""
     disk_writable_ratio: float = Field(default=0.93, gt=0, le=1)
     """Below this the bookie is writable again; at least 2 points under `disk_read_only_ratio`."""
     disk_reserve_segments: float = Field(default=2.0, ge=0)
     """Less free space than this many segments also means read-only."""
     disk_check_s: float = Field(default=10.0, gt=0)
+    """How often free space is looked at."""
 
     # requests
     ledgers_in_memory_max: int = Field(default=100_000, ge=1)
+    """Ledgers whose state is kept in memory."""
     reader_threads: int = Field(default=2, ge=1)
+    """Threads that read segments."""
     reads_in_flight_max: int = Field(default=256, ge=1)
+    """Reads that wait or run; above it they are answered OVERLOADED."""
     read_reply_max_bytes: int = Field(default=1 << 20, ge=4096)
+    """Largest reply to a read of several entries; one entry is always sent."""
     unsent_replies_max_bytes: int = Field(default=256 << 20, ge=1 << 20)
     """Replies, over all connections, that clients have not taken; above it ordinary reads are
     answered OVERLOADED (BP-2)."""
@@ -90,7 +110,9 @@ class BookieConfig(FrozenSettings):
     hello_timeout_s: float = Field(default=5.0, gt=0)
     """A connection that has not said hello by then is closed."""
     long_polls_max: int = Field(default=10_000, ge=1)
+    """Readers that wait for the end of a ledger to move."""
     long_poll_max_s: float = Field(default=30.0, gt=0)
+    """Longest that one of them waits for an answer."""
     refusal_cache_s: float = Field(default=60.0, ge=0)
     """How long an admission refusal is remembered (B-32)."""
 

@@ -20,8 +20,11 @@ class BrokerConfig(FrozenSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_BROKER_")
 
     broker_id: str = Field(min_length=1, max_length=200)
+    """Configured name, unique in the cluster."""
     metadata_url: str = "embedded://127.0.0.1:7660/octavo"
+    """`zk://host:2181/octavo`, or `embedded://host:port/octavo` of an `octavo up`."""
     host: str = "127.0.0.1"
+    """Address to bind."""
     port: int = Field(default=7650, ge=0, le=65535)
     """0 picks a free port."""
     advertised_address: str = ""
@@ -36,10 +39,14 @@ class BrokerConfig(FrozenSettings):
     unload_deadline_s: float = Field(default=60.0, gt=0)
     """O-3: an unload that takes longer is abandoned; fencing protects the data."""
     session_timeout_s: float = Field(default=6.0, gt=0)
+    """A broker that is silent for so long loses its partitions to others."""
 
     ensemble_size: int = Field(default=3, ge=1, le=64)
+    """Bookies that one ledger is spread over (E)."""
     write_quorum: int = Field(default=3, ge=1, le=64)
+    """Copies of each entry (Qw); the default of `replication.factor`."""
     ack_quorum: int = Field(default=2, ge=1, le=64)
+    """Copies that are durable when a record is acknowledged (Qa)."""
     allow_degraded_ledgers: bool = True
     """A6: open a new ledger with fewer than Qw bookies as long as Qa live."""
 
@@ -47,27 +54,37 @@ class BrokerConfig(FrozenSettings):
     """How long a bookie that failed is avoided; a degraded ledger is rolled no sooner (3.4, A6)."""
 
     segment_bytes: int = Field(default=1024 * _MIB, ge=64 * _KIB)
+    """A segment of this size is closed and the next one begun; `segment.bytes` of a topic."""
     segment_ms: int = Field(default=604_800_000, ge=1_000)
+    """The same by age; `segment.ms` of a topic."""
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)
     """Smallest `segment.bytes` a topic may ask for (F071); tests lower it to 64 KiB."""
     timestamp_after_max_ms: int = Field(default=3_600_000, ge=0)
+    """Records further in the future are refused."""
     max_partitions_per_topic: int = Field(default=10_000, ge=1)
+    """Most that a topic may have."""
 
     index_interval_bytes: int = Field(default=64 * _KIB, ge=_KIB)
+    """Distance of two entries of a segment's offset index."""
     snapshot_interval_ms: int = Field(default=60_000, ge=10)
+    """How often the state of producers is written into the log (design.md §6)."""
     snapshot_interval_records: int = Field(default=100_000, ge=1)
+    """The same by number of records."""
     snapshot_interval_bytes: int = Field(default=32 * _MIB, ge=64 * _KIB)
     """Bounds what a new owner replays after a crash, also when batches are large."""
     producer_expiration_ms: int = Field(default=86_400_000, ge=1_000)
+    """The state of a producer that wrote nothing for so long is dropped."""
     max_producers_per_partition: int = Field(default=20_000, ge=1, le=30_000)
     """A snapshot of all of them must fit one entry (E-4)."""
 
     tail_cache_bytes: int = Field(default=64 * _MIB, ge=0)
+    """Newest entries kept in memory for readers of the tail."""
     cold_cache_bytes: int = Field(default=32 * _MIB, ge=_MIB)
     """Read-ahead of backlog readers; never shares bytes with the tail cache (F078)."""
     cold_read_budget_bytes: int = Field(default=32 * _MIB, ge=_MIB)
     """Storage reads in flight (BP-2)."""
     cold_chunk_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
+    """Size of one read from a bookie for a reader of the backlog."""
     open_readers: int = Field(default=256, ge=1)
     """Ledger readers kept open for closed segments."""
     segment_indexes: int = Field(default=1024, ge=1)
@@ -76,18 +93,25 @@ class BrokerConfig(FrozenSettings):
     connection_pending_batches: int = Field(default=1_000, ge=1)
     """BP-3: above it the produce stream is not read."""
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)
+    """Bytes of batches being written, over all connections."""
     fetch_bytes_in_flight: int = Field(default=256 * _MIB, ge=64 * _MIB)
+    """Bytes of replies not yet handed to connections, over all of them."""
     fetch_max_bytes: int = Field(default=52_428_800, ge=_MIB)
+    """Most that a client may ask for in one fetch."""
     fetch_reply_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
     """A reply stops growing here, whatever the client allows: larger messages leave the CPU's
     cache, and the client works on one while the next is made."""
     fetch_max_wait_ms: int = Field(default=30_000, ge=0)
+    """Longest that a fetch waits for records."""
     fetch_max_partitions: int = Field(default=10_000, ge=1)
+    """Most partitions of one fetch."""
     max_receive_bytes: int = Field(default=32 * _MIB, ge=8 * _MIB)
     """Largest gRPC message accepted; above the batch limit plus 64 KiB (G7)."""
     max_send_bytes: int = Field(default=64 * _MIB, ge=16 * _MIB)
+    """Largest gRPC message sent."""
 
     partition_pending_bytes: int = Field(default=64 * _MIB, ge=8 * _MIB)
+    """Bytes of one partition being written."""
     partition_pending_batches: int = Field(default=4_000, ge=1)
     """Above it a partition answers THROTTLED instead of queueing."""
     produce_timeout_s: float = Field(default=30.0, gt=0)
@@ -95,12 +119,15 @@ class BrokerConfig(FrozenSettings):
     stall_s: float = Field(default=5.0, gt=0)
     """A head batch older than this with too few bookies turns new batches away (A6)."""
     recovery_timeout_s: float = Field(default=30.0, gt=0)
+    """How long the recovery of one ledger may take before it is tried anew."""
     load_wait_s: float = Field(default=15.0, gt=0)
     """How long a lookup waits for a partition to be recovered before it answers retriably."""
     housekeeping_interval_s: float = Field(default=1.0, gt=0)
+    """How often segments are looked at for their age."""
     trash_delay_ms: int = Field(default=600_000, ge=0)
     """ML-9: how long a ledger stays in the trash before it is deleted."""
     stop_deadline_s: float = Field(default=20.0, gt=0)
+    """Longest that a clean stop takes."""
 
     @model_validator(mode="after")
     def check(self) -> BrokerConfig:

@@ -114,10 +114,15 @@ class ClientConfig:
     """What all parts of one client share."""
 
     client_id: str = "octavo-python"
+    """Shown in the logs of brokers."""
     request_timeout_ms: int = 30_000
+    """How long one request waits for its answer."""
     metadata_max_age_ms: int = 300_000
+    """What is known of partitions and owners is asked for again after so long."""
     retry_backoff_ms: int = 100
+    """Pause before the first repetition; it doubles with each."""
     retry_backoff_max_ms: int = 1_000
+    """Longest such pause."""
     use_http_proxy: bool = False
     """Whether `http_proxy`, `https_proxy` and `grpc_proxy` of the environment count."""
 
@@ -144,26 +149,42 @@ class ProducerConfig:
     """Settings of a producer; see spec/interface.md §1 for the names kept from Kafka."""
 
     acks: Literal["all"] | int | str = "all"
+    """What an acknowledgement means: `all`: durable on Qa bookies; 1: the same, without
+    idempotence; 0: none is waited for."""
     enable_idempotence: bool | None = None
     """None: on when `acks` is all."""
     linger_ms: int = 5
+    """How long a batch that is not full waits for more records."""
     batch_size: int = 65_536
     """0 turns batching off: one record, one batch (F038)."""
     compression_type: str = "lz4"
+    """Codec of batches."""
     max_request_size: int = MAX_RECORD_BYTES
     """Largest record: key, value and headers together."""
     delivery_timeout_ms: int = 120_000
+    """A record that is not acknowledged by then fails; it may be stored."""
     request_timeout_ms: int = 30_000
+    """How long one request waits for its answer."""
     retry_backoff_ms: int = 100
+    """Pause before the first repetition; it doubles with each."""
     retry_backoff_max_ms: int = 1_000
+    """Longest such pause."""
     buffer_memory: int = 32 << 20
+    """Bytes of records that wait; above it a send waits for room."""
     max_block_ms: int = 60_000
+    """Longest that a send waits for room or for the topic's partitions, then BufferFull."""
     max_in_flight_requests_per_connection: int = MAX_IN_FLIGHT
+    """Batches of one partition that are under way."""
     partitioner: str | PartitionChooser = "murmur2"
+    """By key: murmur2 as Kafka's, or a function; without a key batch by batch, or round robin."""
     partitioner_adaptive: bool = True
+    """Keyless batches avoid partitions that are slow."""
     serializer: Literal["json"] | Serializer | None = None
+    """How values become bytes; None: bytes and str only."""
     key_serializer: Literal["json"] | Serializer | None = None
+    """The same for keys."""
     metadata_max_age_ms: int = 300_000
+    """What is known of partitions and owners is asked for again after so long."""
 
     def __post_init__(self) -> None:
         _check_int("linger_ms", self.linger_ms, 0, 3_600_000)
@@ -243,20 +264,31 @@ class ConsumerConfig:
     auto_offset_reset: str = "latest"
     """earliest, latest, none or `by_time:<epoch ms>` (F6)."""
     max_poll_records: int = 500
+    """Most that one `poll` gives."""
     fetch_min_bytes: int = 1
+    """A broker waits until there is so much."""
     fetch_max_wait_ms: int = 500
+    """Longest that it waits for that."""
     fetch_max_bytes: int = 52_428_800
+    """Most that it sends in one reply."""
     max_partition_fetch_bytes: int = 1 << 20
+    """The same for one partition."""
     prefetch_max_bytes: int = 64 << 20
     """Fetched and not yet handed out, over all partitions."""
     prefetch_max_partition_bytes: int = 2 << 20
     """The same for one partition; a partition above it is not asked for more."""
     isolation_level: str = "read_uncommitted"
+    """Which records of transactions are seen."""
     check_crcs: bool = True
+    """Checksums are always verified (F9)."""
     request_timeout_ms: int = 30_000
+    """How long one request waits for its answer."""
     retry_backoff_ms: int = 100
+    """Pause before the first repetition; it doubles with each."""
     retry_backoff_max_ms: int = 1_000
+    """Longest such pause."""
     metadata_max_age_ms: int = 300_000
+    """What is known of partitions and owners is asked for again after so long."""
 
     def __post_init__(self) -> None:
         parse_reset(self.auto_offset_reset)
