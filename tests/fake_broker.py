@@ -22,6 +22,7 @@ from octavo.proto.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_s
 from octavo.proto.errors import to_wire
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import (
+    InconsistentTopicId,
     NotLeader,
     OctavoError,
     OffsetOutOfRange,
@@ -74,6 +75,8 @@ class FakeTopic:
     config: dict[str, str]
     partitions: list[PartitionModel]
     owners: list[int]
+    topic_id: bytes = b""
+    token: bytes = b""
     loading: set[int] = field(default_factory=lambda: set[int]())
     """Partitions whose owner metadata does not name yet."""
 
@@ -84,6 +87,8 @@ class FakeCluster:
     def __init__(self, brokers: int = 1, *, auto_topics: bool = False) -> None:
         self.clock = SystemClock()
         self.topics: dict[str, FakeTopic] = {}
+        self.topic_ids: list[bytes] = []
+        """Of every topic that was ever created."""
         self.auto_topics = auto_topics
         self.next_producer_id = 1000
         self.brokers = [FakeBroker(self, index) for index in range(brokers)]
@@ -107,7 +112,9 @@ class FakeCluster:
             config,
             [PartitionModel() for _ in range(partitions)],
             [p % len(self.brokers) for p in range(partitions)],
+            self.clock.wall_ms().to_bytes(8, "big") + len(self.topic_ids).to_bytes(8, "big"),
         )
+        self.topic_ids.append(topic.topic_id)
         self.topics[name] = topic
         return topic
 
@@ -165,8 +172,10 @@ class FakeBroker(BrokerServicer):
         event, self._changed = self._changed, asyncio.Event()
         event.set()
 
-    def _partition(self, topic: str, number: int) -> PartitionModel:
+    def _partition(self, topic: str, number: int, topic_id: bytes = b"") -> PartitionModel:
         found = self.cluster.topics.get(topic)
+        if found is not None and topic_id not in (b"", found.topic_id):
+            raise InconsistentTopicId(f"topic {topic!r} was created again")
         if found is None or number >= len(found.partitions):
             raise UnknownTopic(f"topic {topic!r} does not exist")
         owner = found.owners[number]
@@ -208,7 +217,7 @@ class FakeBroker(BrokerServicer):
             if faults.not_leader:
                 faults.not_leader -= 1
                 raise NotLeader("not now")
-            model = self._partition(item.topic, item.partition)
+            model = self._partition(item.topic, item.partition, item.topic_id)
             done: Appended = model.produce(item.batch, self.cluster.clock.wall_ms())
         except OctavoError as error:
             return pb.ProduceAck(correlation=item.correlation, error=to_wire(error))
@@ -263,7 +272,8 @@ class FakeBroker(BrokerServicer):
     def _fetch(self, part: pb.FetchPartition) -> pb.FetchedPartition:
         out = pb.FetchedPartition(topic=part.topic, partition=part.partition)
         try:
-            model = self._partition(part.topic, part.partition)
+            model = self._partition(part.topic, part.partition, part.topic_id)
+            out.topic_id = self.cluster.topics[part.topic].topic_id
             out.log_start, out.high_watermark = model.log_start, model.end
             if not model.log_start <= part.offset <= model.end:
                 raise OffsetOutOfRange(f"offset {part.offset} is not in the log")
@@ -283,7 +293,7 @@ class FakeBroker(BrokerServicer):
         brokers = self.cluster.brokers
         return pb.TopicInfo(
             name=topic.name,
-            topic_id=topic.name.encode(),
+            topic_id=topic.topic_id,
             config=topic.config,
             created_ms=1,
             partitions=[
@@ -341,7 +351,8 @@ class FakeBroker(BrokerServicer):
         for item in request.offsets:
             listed = pb.ListedOffset(topic=item.topic, partition=item.partition)
             try:
-                model = self._partition(item.topic, item.partition)
+                model = self._partition(item.topic, item.partition, item.topic_id)
+                listed.topic_id = self.cluster.topics[item.topic].topic_id
                 kind = item.WhichOneof("at")
                 edges = {"earliest": model.log_start, "latest": model.end}
                 found = edges[kind] if kind in edges else model.offset_at(item.timestamp_ms)
@@ -354,13 +365,21 @@ class FakeBroker(BrokerServicer):
 
     async def CreateTopic(self, request, context):  # type: ignore[no-untyped-def]
         await self.faults.release_changes.wait()
-        if request.name in self.cluster.topics:
+        found = self.cluster.topics.get(request.name)
+        if found is not None and found.token == request.creation_token != b"":
+            return pb.CreateTopicReply(topic=self._topic_info(found))
+        if found is not None:
             error = TopicAlreadyExists(f"topic {request.name!r} exists")
             return pb.CreateTopicReply(error=to_wire(error))
         topic = self.cluster.create(request.name, request.partitions, **dict(request.config))
+        topic.token = request.creation_token
         return pb.CreateTopicReply(topic=self._topic_info(topic))
 
     async def DeleteTopic(self, request, context):  # type: ignore[no-untyped-def]
+        found = self.cluster.topics.get(request.name)
+        if found is not None and request.topic_id not in (b"", found.topic_id):
+            other = InconsistentTopicId(f"topic {request.name!r} was created again")
+            return pb.DeleteTopicReply(error=to_wire(other))
         await self.faults.release_changes.wait()
         if self.cluster.topics.pop(request.name, None) is None:
             error = UnknownTopic(f"topic {request.name!r} does not exist")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -71,6 +71,7 @@ class Batch(Completion):
         "created_s",
         "due",
         "has_headers",
+        "life",
         "make",
         "parts",
         "payload",
@@ -85,6 +86,8 @@ class Batch(Completion):
         self.cells: list[Cell] = []
         """Single records behind `parts`, CELLS each."""
         self.has_headers = False
+        self.life = 0
+        """Of a batch made before it is appended: for which life of the topic it was cut."""
         self.count = 0
         self.size_bytes = 0
         self.created_s = created_s
@@ -439,6 +442,17 @@ class Accumulator:
             if slot.closed or slot.open is not None
         ]
         return min(ages, default=None)
+
+    def take_slots(self, slots: Iterable[Slot]) -> list[Batch]:
+        """Remove every batch of these slots that was not taken yet (their topic is gone)."""
+        out: list[Batch] = []
+        for slot in slots:
+            out += [*slot.closed, *([slot.open] if slot.open is not None else [])]
+            slot.closed.clear()
+            slot.open = None
+            self.ready.pop(slot, None)
+            self._linger.pop(slot, None)
+        return out
 
     def take_all(self) -> list[Batch]:
         """Remove every batch not yet taken (the producer failed or is closed)."""

@@ -27,9 +27,10 @@ from octavo.proto.errors import from_wire
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     BrokerUnavailable,
+    InconsistentTopicId,
+    NotLeader,
     RequestTimedOut,
     RetriableError,
-    TopicAlreadyExists,
     UnknownOutcome,
     UnknownTopic,
 )
@@ -221,26 +222,18 @@ class AsyncAdmin:
         Raises UnknownOutcome when a broker that may have got the request did not answer in time.
         """
         check_whole("partitions", partitions, INT32_MAX)
-        request = pb.CreateTopicRequest(
-            name=check_topic(name), partitions=partitions, config=config or {}
-        )
         cluster = self._binding.cluster()
+        request = pb.CreateTopicRequest(
+            name=check_topic(name),
+            partitions=partitions,
+            config=config or {},
+            creation_token=cluster.entropy.token(),  # an attempt that lost its reply is known by it
+        )
         change = _Change(cluster, f"creating topic {name!r}", timeout)
 
         async def attempt() -> TopicDescription:
-            try:
-                reply = await change.ask(
-                    lambda stub, limit: stub.CreateTopic(request, timeout=limit)
-                )
-                _check(reply)
-            except TopicAlreadyExists:
-                if not change.unsure:
-                    raise
-                # An earlier attempt lost its reply (M-3): it is ours if it looks like ours.
-                made = await self.describe_topic(name, timeout=change.deadline.left_s())
-                if len(made.partitions) != partitions:
-                    raise
-                return made
+            reply = await change.ask(lambda stub, limit: stub.CreateTopic(request, timeout=limit))
+            _check(reply)
             return _topic(reply.topic)
 
         made = await change.settle(attempt)
@@ -251,13 +244,21 @@ class AsyncAdmin:
         """Delete a topic and its data. Raises UnknownTopic.
 
         Raises UnknownOutcome when a broker that may have got the request did not answer in time:
-        the deletion may still go on.
+        the deletion may still go on. A topic that is created under the name meanwhile stays.
         """
-        request = pb.DeleteTopicRequest(name=check_topic(name))
         cluster = self._binding.cluster()
-        change = _Change(cluster, f"deleting topic {name!r}", timeout)
+        change = _Change(cluster, f"deleting topic {check_topic(name)!r}", timeout)
+        topic_id = b""
 
         async def attempt() -> None:
+            nonlocal topic_id
+            if not topic_id:
+                await cluster.metadata([name], timeout_s=change.deadline.left_s())
+                view = cluster.views.get(name)
+                if view is None:
+                    raise UnknownTopic(f"topic {name!r} does not exist", topic=name)
+                topic_id = view.topic_id
+            request = pb.DeleteTopicRequest(name=name, topic_id=topic_id)
             try:
                 reply = await change.ask(
                     lambda stub, limit: stub.DeleteTopic(request, timeout=limit)
@@ -266,6 +267,12 @@ class AsyncAdmin:
             except UnknownTopic:
                 if not change.unsure:  # else an earlier attempt did it and lost its reply
                     raise
+            except InconsistentTopicId as error:
+                if change.unsure:
+                    return
+                cluster.life_is_over(name, topic_id)
+                topic_id = b""  # what told it was behind; the name's present topic is meant
+                raise NotLeader(error.cause) from error
 
         await change.settle(attempt)
         cluster.views.pop(name, None)

@@ -177,6 +177,7 @@ def batches(engine: ProducerEngine, given: ArrowInput, rows: ArrowRows) -> Itera
             before = ends[start - 1] if start else 0
             stop = max(bisect_right(ends, before + state.slots[where].full_bytes), start + 1)
             batch = Batch(state.name, where, engine.cluster.clock.monotonic())
+            batch.life = state.life
             batch.count = stop - start
             batch.size_bytes = ends[stop - 1] - before
             batch.make = partial(_encode, part.select(start, stop), codec)

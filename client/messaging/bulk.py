@@ -17,6 +17,7 @@ from octavo.client.messaging.intake import check_timestamp
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.client.messaging.sections import suspended
 from octavo.client.messaging.serializers import ToBytes, header_list, headers_bytes
+from octavo.client.messaging.topic_lives import created_again
 from octavo.runtime.errors import ConfigError, OctavoError
 
 CHUNK_RECORDS = 2_048
@@ -216,7 +217,10 @@ def append_batch(engine: ProducerEngine, batch: Batch, block_s: float) -> list[S
             raise engine.refusal()
         if accumulator.free_bytes < batch.size_bytes:
             engine.wait_space(batch.size_bytes, block_s)
-        accumulator.append_made(engine.topics[batch.topic].slots[batch.partition], batch)
+        state = engine.topics[batch.topic]
+        if batch.life != state.life:
+            raise created_again(batch.topic, "this piece was cut for the old one")
+        accumulator.append_made(state.slots[batch.partition], batch)
         engine.wake_if_wanted()
     return [Span(batch, 0, batch.count)]
 

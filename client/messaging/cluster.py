@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
 from octavo.client.messaging.config import ClientConfig
 from octavo.client.messaging.progress import PROBE_S, SilentBrokers
+from octavo.client.messaging.topic_lives import TopicLives, TopicView
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
@@ -26,6 +27,7 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
     BrokerUnavailable,
     IllegalStateError,
+    InconsistentTopicId,
     NotLeader,
     OctavoError,
     RequestTimedOut,
@@ -57,6 +59,9 @@ SEARCH_PAUSE_S = 0.2
 soon."""
 SEARCHES_PER_S = 200
 """Looks per second of one client while many partitions search: above it each one waits longer."""
+COMPLETE_LOOKUPS = 16
+"""Partitions looked up at a time so that each gets an owner."""
+COMPLETE_ROUNDS_MAX = 30
 SAY_WAITING_EVERY_S = 10.0
 """Whoever waits for a cluster hears at once why, and then no more often than this."""
 
@@ -68,17 +73,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.http2.max_frame_size", FRAME_BYTES_MAX),
 )
-
-
-class TopicView(NamedTuple):
-    """What is known of a topic."""
-
-    name: str
-    partitions: int
-    owners: tuple[str, ...]
-    """Address of each partition's owner; empty: not known."""
-    batch_bytes_max: int = MAX_BATCH_BYTES
-    """The largest batch the topic takes."""
 
 
 Call = Callable[
@@ -119,6 +113,7 @@ class Cluster:
         self._watchers: list[Callable[[TopicView], None]] = []
         self._completing: set[str] = set()
         """Topics whose missing owners are being asked for."""
+        self._lives = TopicLives()
         self._silent = SilentBrokers()
         self._probes: dict[str, asyncio.Task[bool]] = {}
         self._searching = 0
@@ -293,16 +288,21 @@ class Cluster:
                 parts = sorted(topic.partitions, key=lambda item: item.partition)
                 owners = tuple(part.owner_address for part in parts)
                 limit = int(topic.config.get("max.message.bytes", MAX_BATCH_BYTES))
-                self._know(TopicView(topic.name, len(parts), owners, limit))
+                view = TopicView(
+                    topic.name, len(parts), owners, limit, topic.topic_id, topic.created_ms
+                )
+                admitted = self._lives.admit(view)
+                if admitted is not None:
+                    self._know(admitted)
             elif from_wire(topic.error).code == UnknownTopic.code:
                 self.views.pop(topic.name, None)
 
     def watch(self, callback: Callable[[TopicView], None]) -> Callable[[], None]:
         """Call back with every view that arrives; returns what ends it.
 
-        While anybody watches, a topic whose partitions have no known owner yet (a fresh one, or
-        one on the move) is asked for again until all have, so that nobody goes on as if only the
-        partitions first seen existed.
+        While anybody watches, partitions without a known owner (of a fresh topic, or on the move)
+        are looked up, which makes a broker take them: nobody goes on as if only the partitions
+        first seen existed, or waits for an owner that nobody causes.
         """
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
@@ -316,13 +316,35 @@ class Cluster:
             self.tasks.spawn(self._complete(view.name), name="find-owners")
 
     async def _complete(self, name: str) -> None:
+        """Cause the missing owners; after COMPLETE_ROUNDS_MAX the next metadata begin anew."""
         backoff = self.backoff()
         try:
-            while self._watchers and name in self.views and "" in self.views[name].owners:
-                await self.clock.sleep(backoff.next_s())
+            for _ in range(COMPLETE_ROUNDS_MAX):
+                await self.clock.sleep(backoff.next_s())  # they may be loading already
                 await self.refresh_quietly(name)
+                missing = self._ownerless(name)
+                while missing and self._watchers:
+                    some = missing[:COMPLETE_LOOKUPS]
+                    await asyncio.gather(*(self._cause_owner(name, number) for number in some))
+                    await self.refresh_quietly(name)  # whoever took one took its whole bundle
+                    missing = self._ownerless(name)
+                    if set(missing) >= set(some):
+                        break  # nobody could be found for these: later again
+                if not missing or not self._watchers:
+                    return
         finally:
             self._completing.discard(name)
+
+    def _ownerless(self, name: str) -> list[int]:
+        view = self.views.get(name)
+        return [] if view is None else [p for p, owner in enumerate(view.owners) if not owner]
+
+    async def _cause_owner(self, name: str, partition: int) -> None:
+        deadline = Deadline(self.clock, self.request_timeout_s)
+        try:
+            await self._lookup(name, partition, deadline)
+        except OctavoError as error:
+            _log.debug("no owner of %s-%s yet: %s", name, partition, error)
 
     async def metadata(
         self, topics: Iterable[str], *, all_topics: bool = False, timeout_s: float | None = None
@@ -471,14 +493,19 @@ class Cluster:
             self._searching -= 1
 
     async def _lookup(self, topic: str, partition: int, deadline: Deadline) -> str:
-        request = pb.LookupRequest(topic=topic, partition=partition)
+        view = self.views.get(topic)
+        topic_id = b"" if view is None else view.topic_id
+        request = pb.LookupRequest(topic=topic, partition=partition, topic_id=topic_id)
         left_s = deadline.left_s()
         reply = await self.ask_any(
             lambda stub, limit: stub.Lookup(request, timeout=limit), left_s, attempt_s=left_s
         )
         for _ in range(REDIRECTS_MAX):
             if reply.HasField("error"):
-                raise from_wire(reply.error)
+                error = from_wire(reply.error)
+                if isinstance(error, InconsistentTopicId):
+                    self.life_is_over(topic, topic_id)
+                raise error
             if not reply.redirect:
                 if reply.owner_address:
                     return reply.owner_address
@@ -498,6 +525,16 @@ class Cluster:
         if known and known not in self._silent:
             return known
         return await self.find_owner(topic, partition, timeout_s=timeout_s)
+
+    def life_is_over(self, topic: str, topic_id: bytes) -> None:
+        """An owner refused this id: learn which topic has the name now."""
+        if not topic:
+            return
+        self._lives.over(topic, topic_id)
+        view = self.views.get(topic)
+        if view is None or view.topic_id == topic_id:
+            self.views.pop(topic, None)
+            self.tasks.spawn(self.refresh_quietly(topic), name="refresh")
 
     def owner_is(self, topic: str, partition: int, address: str) -> None:
         """Remember an owner learnt elsewhere; empty forgets it."""

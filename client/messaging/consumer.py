@@ -119,6 +119,7 @@ class AsyncConsumer:
         wanted = await self._all_partitions(deadline)
         if not self._assigned:
             self._assigned = True
+            fetcher.follow(self._topics)
             fetcher.assign(wanted)
 
     async def _all_partitions(self, deadline: Deadline) -> list[TopicPartition]:
@@ -168,6 +169,7 @@ class AsyncConsumer:
         await self._check_exist(wanted, self._deadline())
         self._assigned = True
         self.handout.keep(wanted)
+        fetcher.follow(())
         fetcher.assign(wanted)
 
     async def _check_exist(self, wanted: list[TopicPartition], deadline: Deadline) -> None:

@@ -117,6 +117,10 @@ class Partition:
     """An attempt failed: nothing is sent until all others of this partition are answered."""
     retry_at_s: float = 0.0
     failures: int = 0
+    topic_id: bytes = b""
+    """Which life of the topic's name the batches are for."""
+    ended: bool = False
+    """That life is over: nothing is sent or looked for any more."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -134,6 +138,7 @@ class Send:
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

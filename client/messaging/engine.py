@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 
 from octavo.client.messaging.accumulator import Batch, Slot
-from octavo.client.messaging.cluster import Cluster, TopicView
+from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.delivery import (
     Action,
@@ -34,12 +34,14 @@ from octavo.client.messaging.intake import Intake
 from octavo.client.messaging.produce_link import ProduceLink
 from octavo.client.messaging.sender_core import SenderCore
 from octavo.client.messaging.stall_watch import StallWatch
+from octavo.client.messaging.topic_lives import TopicView
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import Codec
 from octavo.proto.errors import from_wire
 from octavo.runtime.errors import (
     DeliveryFailed,
     FlushTimeout,
+    InconsistentTopicId,
     InvalidRecord,
     OctavoError,
     ProducerClosed,
@@ -95,6 +97,10 @@ class ProducerEngine(Intake):
     def _view_changed(self, view: TopicView) -> None:
         if view.name in self.topics:
             self.adopt(view)
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Do what the core asked for outside of its own events."""
+        self._act(actions, self.cluster.clock.monotonic())
 
     # --- delivering, loop only ------------------------------------------------------------------
 
@@ -286,10 +292,17 @@ class ProducerEngine(Intake):
         actions: list[Action] = []
         for ack in acks:
             if ack.HasField("error"):
-                actions += self.core.refused(ack.correlation, from_wire(ack.error), now_s)
+                error = from_wire(ack.error)
+                if isinstance(error, InconsistentTopicId):
+                    self.cluster.life_is_over(*self.core.life_of(ack.correlation))
+                actions += self.core.refused(ack.correlation, error, now_s)
             else:
                 actions += self.core.acknowledged(
-                    ack.correlation, ack.base_offset, ack.duplicate, now_s
+                    ack.correlation,
+                    ack.base_offset,
+                    ack.duplicate,
+                    now_s,
+                    proves_earlier=not ack.producer_was_unknown,
                 )
         self._act(actions, now_s)
         self._drain()
@@ -315,7 +328,7 @@ class ProducerEngine(Intake):
     async def _find_owner(self, partition: Partition, avoid: str) -> None:
         """Answer FindOwner, however long it takes; batches time out on their own meanwhile."""
         backoff = self.cluster.backoff()
-        while self.core.fatal is None:
+        while self.core.fatal is None and not partition.ended:
             try:
                 owner = await self.cluster.find_owner(
                     partition.topic, partition.partition, avoid=avoid

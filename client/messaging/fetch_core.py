@@ -19,6 +19,7 @@ from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     CorruptBatch,
     IllegalStateError,
+    InconsistentTopicId,
     MessageTooLarge,
     NotLeader,
     OctavoError,
@@ -78,6 +79,8 @@ class Reading:
     """Raised by the next poll; no fetch meanwhile."""
     high_watermark: int = -1
     log_start: int = -1
+    topic_id: bytes = b""
+    """The topic that the position belongs to; empty: not told yet."""
 
     @property
     def resolved(self) -> bool:
@@ -109,6 +112,7 @@ class Answer(NamedTuple):
     log_start: int
     high_watermark: int
     error: OctavoError | None
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ class FetchCore:
         reading.above_end = reading.failures = 0
         reading.retry_at_s = 0.0
         reading.chosen = False
+        reading.topic_id = b""
         return reading
 
     def unresolve(self, where: TopicPartition) -> Reading:
@@ -291,6 +296,7 @@ class FetchCore:
             reading.log_start = answer.log_start
         if answer.error is not None:
             return self.refused(reading, answer.error, retry_at_s)
+        reading.topic_id = reading.topic_id or answer.topic_id
         reading.high_watermark = answer.high_watermark
         reading.chosen = False
         reading.failures = reading.above_end = 0
@@ -305,7 +311,7 @@ class FetchCore:
         """Take an owner's refusal in, or that none was found; returns what needs the shell (F5)."""
         reading.failures += 1
         reading.retry_at_s = retry_at_s
-        if isinstance(error, OffsetOutOfRange):
+        if isinstance(error, OffsetOutOfRange | InconsistentTopicId):
             return error
         if isinstance(error, CorruptBatch):
             self._corrupt(reading, error)

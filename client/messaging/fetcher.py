@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import TypeVar
 
 from octavo.client.messaging.cluster import Cluster
@@ -19,6 +19,7 @@ from octavo.client.messaging.fetch_link import FetchLink
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_edges, list_offsets
 from octavo.client.messaging.progress import until_silent
 from octavo.client.messaging.records import TopicPartition
+from octavo.client.messaging.topic_lives import TopicView, created_again
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
 from octavo.proto.fetch_wire import PartitionReply, decode_reply
@@ -26,6 +27,7 @@ from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     BrokerUnavailable,
     IllegalStateError,
+    InconsistentTopicId,
     InvalidRequest,
     InvariantViolation,
     LogTruncated,
@@ -74,9 +76,14 @@ class Fetcher:
         self._data = asyncio.Event()
         self._correlation = 0
         self._closed = False
+        self._followed: dict[str, str | int] = {}
+        """Topics read by name, all partitions, with the policy of their first positions."""
+        self._unwatch = cluster.watch(self._view_changed)
 
     async def close(self) -> None:
         """End all streams and tasks, and every wait; harmless when repeated."""
+        if not self._closed:
+            self._unwatch()
         self._closed = True
         self._data.set()
         await self._tasks.close()
@@ -120,11 +127,15 @@ class Fetcher:
             self._resolve(fresh, policy)
         self._changed()
 
+    def follow(self, topics: Iterable[str], start: str | int | None = None) -> None:
+        """Read these topics by name: their new partitions, and their next lives, too."""
+        self._followed = dict.fromkeys(topics, self._reset if start is None else start)
+
     def assign_at(self, starts: Mapping[TopicPartition, int]) -> None:
         """Set the assignment together with its positions, which are known to exist."""
         self.core.assign(starts)
         for where, offset in starts.items():
-            self.core.seek(where, offset)
+            self.core.seek(where, offset).topic_id = self._known_id(where)
         self._changed()
 
     def seek(self, where: TopicPartition, offset: int, *, chosen: bool = False) -> None:
@@ -134,8 +145,13 @@ class Fetcher:
         """
         reading = self.core.seek(where, offset)
         reading.chosen = chosen
+        reading.topic_id = self._known_id(where)
         self._interrupt(reading.owner)
         self._changed()
+
+    def _known_id(self, where: TopicPartition) -> bytes:
+        view = self._cluster.views.get(where.topic)
+        return b"" if view is None else view.topic_id
 
     def focus(self, ends: Mapping[TopicPartition, int] | None) -> None:
         """Ask for nothing at or above `ends` while a reading up to them is under way."""
@@ -167,8 +183,9 @@ class Fetcher:
             marks = [mark for mark in marks if mark[0].generation == mark[1]]
             if not marks:
                 return
+            ids: dict[TopicPartition, bytes] = {}
             try:
-                offsets = await self._by_policy([reading for reading, _ in marks], policy)
+                offsets = await self._by_policy([reading for reading, _ in marks], policy, ids)
                 break
             except OctavoError as error:
                 failure = error
@@ -186,6 +203,10 @@ class Fetcher:
             if reading.generation == generation:
                 reading.error = None
                 reading.position = reading.fetch_at = offsets[reading.where]
+                reading.topic_id = ids.get(reading.where, b"")
+        for view in [self._cluster.views.get(reading.where.topic) for reading, _ in marks[:1]]:
+            if view is not None:  # it may have changed while positions were looked up
+                self._view_changed(view)
         self._changed()
 
     async def _wait_taken(self, readings: list[Reading]) -> None:
@@ -194,7 +215,7 @@ class Fetcher:
             await self._cluster.clock.sleep(IDLE_LOOK_S)
 
     async def _by_policy(
-        self, readings: list[Reading], policy: str | int
+        self, readings: list[Reading], policy: str | int, ids: dict[TopicPartition, bytes]
     ) -> dict[TopicPartition, int]:
         names = [reading.where for reading in readings]
         if policy == "none":
@@ -205,12 +226,13 @@ class Fetcher:
         deadline = self._deadline()
         if policy in ("earliest", "latest"):
             edge = EARLIEST if policy == "earliest" else LATEST
-            return await list_edges(self._cluster, names, edge, deadline)
-        timed = await list_offsets(self._cluster, dict.fromkeys(names, int(policy)), deadline)
+            return await list_edges(self._cluster, names, edge, deadline, ids)
+        moment = dict.fromkeys(names, int(policy))
+        timed = await list_offsets(self._cluster, moment, deadline, ids)
         found = {where: offset for where, offset in timed.items() if offset is not None}
         beyond = [where for where in names if where not in found]
         if beyond:  # F6: nothing that late: the end
-            found.update(await list_edges(self._cluster, beyond, LATEST, deadline))
+            found.update(await list_edges(self._cluster, beyond, LATEST, deadline, ids))
         return found
 
     def _deadline(self) -> Deadline:
@@ -393,6 +415,7 @@ class Fetcher:
                     partition=reading.where.partition,
                     offset=offset,
                     max_bytes=self.core.limits.partition_bytes,
+                    topic_id=reading.topic_id,
                 )
                 for reading, offset, _ in plan.asks
             ],
@@ -421,6 +444,7 @@ class Fetcher:
                 part.log_start,
                 part.high_watermark,
                 from_wire(part.error) if part.HasField("error") else None,
+                part.topic_id,
             )
             for part, batches in partitions
         }
@@ -430,7 +454,9 @@ class Fetcher:
             where, before = reading.where, reading.owner
             retry_at_s = now_s + self._retry_delay_s(reading.failures)
             need = self.core.answered(ask, answers.get(where), retry_at_s)
-            if need is not None and where not in self._ranging:
+            if isinstance(need, InconsistentTopicId):
+                self._refused_life(reading)
+            elif need is not None and where not in self._ranging:
                 self._ranging.add(where)
                 reading.retry_at_s = float("inf")  # until the range is known
                 mark = (reading, reading.generation)
@@ -448,13 +474,68 @@ class Fetcher:
         delay_ms = min(config.retry_backoff_ms << min(failures, 10), config.retry_backoff_max_ms)
         return delay_ms / 1000 * self._cluster.entropy.uniform(0.8, 1.2)
 
+    # --- lives of a topic -----------------------------------------------------------------------
+
+    def _refused_life(self, reading: Reading) -> None:
+        """The owner says that the topic of this position is gone and another one has its name."""
+        topic = reading.where.topic
+        self._cluster.life_is_over(topic, reading.topic_id)
+        if topic not in self._followed or self.core.ends is not None:
+            reading.error = self._over(reading)
+            self._data.set()
+        view = self._cluster.views.get(topic)
+        if view is not None:
+            self._view_changed(view)
+
+    @staticmethod
+    def _over(reading: Reading) -> InconsistentTopicId:
+        fate = f"position {reading.position} of {reading.where} was in the old one"
+        return created_again(reading.where.topic, fate)
+
+    def _view_changed(self, view: TopicView) -> None:
+        """Metadata came: go on in the topic's next life, or say that a position has none (F6)."""
+        mine = [r for r in self.core.readings.values() if r.where.topic == view.name]
+        over = [
+            reading
+            for reading in mine
+            if (reading.topic_id and view.topic_id and reading.topic_id != view.topic_id)
+            or reading.where.partition >= view.partitions
+        ]
+        if view.name not in self._followed or (over and self.core.ends is not None):
+            for reading in over:
+                if reading.error is None:
+                    reading.error = self._over(reading)
+            self._data.set()
+            return
+        known = {reading.where.partition for reading in mine}
+        fresh = [TopicPartition(view.name, n) for n in range(view.partitions) if n not in known]
+        if not over and not fresh:
+            return
+        policy = self._followed[view.name]
+        if over:
+            _log.warning(
+                "topic %s was deleted and created again; reading goes on at the start of the new "
+                "one (%d partitions, %d before)", view.name, view.partitions, len(mine),
+            )  # fmt: skip
+        # What is met later was written later: "latest" was chosen once, at the beginning (F6).
+        start = "earliest" if policy == "latest" else policy
+        gone = {reading.where for reading in over if reading.where.partition >= view.partitions}
+        wanted = [where for where in self.core.readings if where not in gone]
+        readings = self.core.assign([*wanted, *fresh])
+        stay = [self.core.unresolve(r.where) for r in over if r.where not in gone]
+        for reading in stay:
+            reading.owner = ""
+        self._resolve([*readings, *stay], start)
+        self._changed()
+
     async def _out_of_range(self, reading: Reading, generation: int, error: OctavoError) -> None:
         """F5: ask the owner for its range, then continue, retry or reset."""
         where = reading.where
         deadline = self._deadline()
+        ids: dict[TopicPartition, bytes] = {}
         try:
             start = (await list_edges(self._cluster, [where], EARLIEST, deadline))[where]
-            end = (await list_edges(self._cluster, [where], LATEST, deadline))[where]
+            end = (await list_edges(self._cluster, [where], LATEST, deadline, ids))[where]
         except OctavoError as failure:
             _log.warning("range of %s is not known yet: %s", where, failure.cause)
             start = end = -1
@@ -463,7 +544,10 @@ class Fetcher:
         if reading.generation != generation:
             return
         reading.retry_at_s = self._cluster.clock.monotonic() + self._retry_delay_s(0)
-        if start < 0 or start <= reading.fetch_at <= end:
+        told_id = ids.get(where)
+        if told_id and reading.topic_id and told_id != reading.topic_id:
+            self._refused_life(reading)
+        elif start < 0 or start <= reading.fetch_at <= end:
             self._changed()
         elif reading.fetch_at > end and reading.above_end < ABOVE_END_ATTEMPTS:
             reading.above_end += 1

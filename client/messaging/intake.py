@@ -12,6 +12,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from octavo.client.messaging.accumulator import (
@@ -22,13 +23,14 @@ from octavo.client.messaging.accumulator import (
     Row,
     Slot,
 )
-from octavo.client.messaging.cluster import Cluster, TopicView
+from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.delivery import Action
 from octavo.client.messaging.early import Early
 from octavo.client.messaging.futures import Completion, SendFuture
 from octavo.client.messaging.partitioner import StickyChoice
 from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.client.messaging.routing import Router, TopicState
+from octavo.client.messaging.routing import Router, TopicState, end_life
 from octavo.client.messaging.sections import suspended
 from octavo.client.messaging.sender_core import SenderCore
 from octavo.client.messaging.serializers import (
@@ -37,6 +39,7 @@ from octavo.client.messaging.serializers import (
     key_converter,
     value_converter,
 )
+from octavo.client.messaging.topic_lives import TopicView
 from octavo.runtime.errors import (
     BufferFull,
     IllegalStateError,
@@ -319,10 +322,13 @@ class Intake(ABC):
         self.adopt(view)
 
     def adopt(self, view: TopicView) -> None:
-        """Take over metadata; partitions may have been added or found owners (P7)."""
+        """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
         self._record_limit = self.record_limit()
+        state = self.topics.get(view.name)
+        if state is not None and state.life != view.life:
+            self.carry_out(end_life(state, self.accumulator, self.core))
+            state = None
         with self.accumulator.lock:
-            state = self.topics.get(view.name)
             if state is None:
                 state = TopicState(
                     view.name,
@@ -331,14 +337,20 @@ class Intake(ABC):
                         self.cluster.entropy,
                         adaptive=self.config.partitioner_adaptive,
                     ),
+                    view.life,
                 )
             for number in range(len(state.slots), view.partitions):
                 delivery = self.core.partition(view.name, number)
+                delivery.topic_id = view.topic_id
                 delivery.owner = delivery.owner or view.owners[number]
                 state.slots.append(Slot(delivery))
             self._set_batch_limits(state, view)
             state.live = [p for p, owner in enumerate(view.owners) if owner]
             self.topics[view.name] = state
+
+    @abstractmethod
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Do what the core asked for; see `engine`."""
 
     def _set_batch_limits(self, state: TopicState, view: TopicView) -> None:
         """No batch gets larger than the topic takes; a record above that goes alone, and fails."""

@@ -27,21 +27,30 @@ At = Edge | int
 
 
 async def list_edges(
-    cluster: Cluster, wanted: Iterable[TopicPartition], edge: Edge, deadline: Deadline
+    cluster: Cluster,
+    wanted: Iterable[TopicPartition],
+    edge: Edge,
+    deadline: Deadline,
+    ids: dict[TopicPartition, bytes] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The first or the end offset of each partition; raises as `list_offsets` does."""
-    found = await list_offsets(cluster, dict.fromkeys(wanted, edge), deadline)
+    """The first or the end offset of each partition; `ids` and errors as in `list_offsets`."""
+    found = await list_offsets(cluster, dict.fromkeys(wanted, edge), deadline, ids)
     return {where: offset for where, offset in found.items() if offset is not None}
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, At], deadline: Deadline
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, At],
+    deadline: Deadline,
+    ids: dict[TopicPartition, bytes] | None = None,
 ) -> dict[TopicPartition, int | None]:
     """The offset of each partition's end, or of its first record at or after a time.
 
     None: no record is that late; an end always has an offset. Asks the owners and retries what is
-    retriable until `deadline`; then raises the last error.
+    retriable until `deadline`; then raises the last error. `ids` is told which topic each offset
+    belongs to: one deleted and created again under its name is another.
     """
+    ids = {} if ids is None else ids
     found: dict[TopicPartition, int | None] = {}
     errors: dict[TopicPartition, OctavoError] = {}
     backoff = cluster.backoff()
@@ -49,7 +58,7 @@ async def list_offsets(
         missing = {where: at for where, at in wanted.items() if where not in found}
         if not missing:
             return found
-        await _round(cluster, missing, found, errors, deadline)
+        await _round(cluster, missing, found, ids, errors, deadline)
         if len(found) == len(wanted):
             return found
         delay_s = backoff.next_s()
@@ -65,6 +74,7 @@ async def _round(
     cluster: Cluster,
     missing: Mapping[TopicPartition, At],
     found: dict[TopicPartition, int | None],
+    ids: dict[TopicPartition, bytes],
     errors: dict[TopicPartition, OctavoError],
     deadline: Deadline,
 ) -> None:
@@ -81,7 +91,7 @@ async def _round(
     limit_s = deadline.left_s(cluster.request_timeout_s)
     await asyncio.gather(
         *(
-            _ask(cluster, owner, {where: missing[where] for where in part}, found, errors, limit_s)
+            _ask(cluster, owner, {w: missing[w] for w in part}, found, ids, errors, limit_s)
             for owner, part in owners.items()
         )
     )
@@ -92,6 +102,7 @@ async def _ask(
     owner: str,
     part: Mapping[TopicPartition, At],
     found: dict[TopicPartition, int | None],
+    ids: dict[TopicPartition, bytes],
     errors: dict[TopicPartition, OctavoError],
     timeout_s: float,
 ) -> None:
@@ -109,6 +120,7 @@ async def _ask(
         where = TopicPartition(item.topic, item.partition)
         if not item.HasField("error"):
             found[where] = item.offset if item.HasField("offset") else None
+            ids[where] = item.topic_id
             continue
         refusal = from_wire(item.error)
         errors[where] = refusal

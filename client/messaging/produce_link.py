@@ -162,6 +162,8 @@ class ProduceLink:
             self._outbox.popleft()
             size_bytes += len(payload)
             items.append(
-                ProduceItem(send.correlation, send.topic, send.partition, self._acks, payload)
+                ProduceItem(
+                    send.correlation, send.topic, send.partition, self._acks, payload, send.topic_id
+                )
             )
         return items

@@ -66,6 +66,8 @@ class AsyncReader(AsyncConsumer):
         if isinstance(self._start, int):
             fetcher.assign_at(dict.fromkeys(wanted, self._start))
         else:
+            if self._partitions is None:
+                fetcher.follow(self._topics, _policy(self._start))
             fetcher.assign(wanted, _policy(self._start))
             await fetcher.resolved(wanted, deadline)
 

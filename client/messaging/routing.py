@@ -9,8 +9,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from octavo.client.messaging.accumulator import Slot
+from octavo.client.messaging.accumulator import Accumulator, Slot
 from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.delivery import Action, Fail
 from octavo.client.messaging.partitioner import (
     KeyHashes,
     StickyChoice,
@@ -18,6 +19,9 @@ from octavo.client.messaging.partitioner import (
     checked_choice,
 )
 from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.sender_core import SenderCore
+from octavo.client.messaging.topic_lives import created_again
+from octavo.runtime.errors import OctavoError
 
 Rows = Sequence[int]
 """Indexes of rows in a chunk."""
@@ -26,15 +30,34 @@ Rows = Sequence[int]
 class TopicState:
     """One topic as the producer uses it: its slots and its keyless choice."""
 
-    __slots__ = ("counter", "live", "name", "slots", "sticky")
+    __slots__ = ("counter", "ended", "life", "live", "name", "slots", "sticky")
 
-    def __init__(self, name: str, sticky: StickyChoice) -> None:
+    def __init__(self, name: str, sticky: StickyChoice, life: int = 0) -> None:
         self.name = name
+        self.life = life
+        """Which life of the name the slots are of."""
+        self.ended: OctavoError | None = None
+        """Why nothing can be added: the topic was created again, with other slots."""
         self.slots: list[Slot] = []
         self.sticky = sticky
         self.counter = 0
         self.live: list[int] = []
         """Partitions with a known owner."""
+
+    def check_life(self) -> None:
+        """Raise when the topic was created again since this state was looked up. Lock held."""
+        if self.ended is not None:
+            raise self.ended
+
+
+def end_life(state: TopicState, accumulator: Accumulator, core: SenderCore) -> list[Action]:
+    """The topic was created again: what was meant for the old one fails and says so."""
+    error = created_again(state.name, "records sent to the old one went with it, or never came")
+    with accumulator.lock:
+        state.ended = error
+        left = accumulator.take_slots(state.slots)
+    ended = core.end_life([slot.delivery for slot in state.slots], error)
+    return [*ended, *(Fail(batch, error) for batch in left)]
 
 
 class Router:
@@ -56,6 +79,7 @@ class Router:
 
     def choose(self, state: TopicState, partition: int | None, key: bytes | None) -> Slot:
         """The slot of one record; raises InvalidPartition. Lock held."""
+        state.check_life()
         slots = state.slots
         if partition is not None:
             check_partition(state.name, partition, len(slots))
@@ -113,6 +137,7 @@ class Router:
         sizes: Sequence[int],
     ) -> Iterator[tuple[Slot, Rows]]:
         """Slots with the rows that go there, rows ascending. Lock held."""
+        state.check_life()
         if isinstance(chosen, int):
             yield state.slots[chosen], range(len(sizes))
             return

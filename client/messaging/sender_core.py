@@ -92,6 +92,7 @@ class SenderCore:
         """Whether `add` would accept a batch now."""
         return (
             self.fatal is None
+            and not partition.ended
             and not self._resetting
             and not partition.muted
             and len(partition.in_flight) < self._window(partition)
@@ -133,12 +134,21 @@ class SenderCore:
         return self._taken()
 
     def acknowledged(
-        self, correlation: int, base_offset: int, duplicate: bool, now_s: float
+        self,
+        correlation: int,
+        base_offset: int,
+        duplicate: bool,
+        now_s: float,
+        *,
+        proves_earlier: bool = True,
     ) -> list[Action]:
-        """A batch is stored; -1 when its offset is not known any more (I2)."""
+        """A batch is stored; -1 when its offset is not known any more (I2).
+
+        `proves_earlier`: the owner knew the producer, so what it accepted was next in line.
+        """
         item = self._by_correlation.get(correlation)
         if item is not None:
-            self._stored(item, base_offset, duplicate, now_s)
+            self._stored(item, base_offset, duplicate, now_s, proves_earlier=proves_earlier)
         return self._taken()
 
     def refused(self, correlation: int, error: OctavoError, now_s: float) -> list[Action]:
@@ -231,6 +241,24 @@ class SenderCore:
             self._partitions[topic, number] = found
         return found
 
+    def life_of(self, correlation: int) -> tuple[str, bytes]:
+        """Topic and topic id of an attempt; of one that is not known any more, of no topic."""
+        item = self._by_correlation.get(correlation)
+        return ("", b"") if item is None else (item.partition.topic, item.partition.topic_id)
+
+    def end_life(self, partitions: Iterable[Partition], error: OctavoError) -> list[Action]:
+        """Their topic was created again: fail what is open, with it all doubt about fates (I6)."""
+        for partition in partitions:
+            partition.ended = True
+            for item in list(partition.in_flight):
+                self._remove(item)
+                self._actions.append(Fail(item.batch, error))
+            partition.holes.clear()
+            key = (partition.topic, partition.partition)
+            if self._partitions.get(key) is partition:
+                del self._partitions[key]
+        return self._taken()
+
     def unresolved(self) -> int:
         """Batches taken over and neither completed nor failed."""
         return sum(len(partition.in_flight) for partition in self._busy)
@@ -275,7 +303,7 @@ class SenderCore:
 
     def _pump(self, partition: Partition, now_s: float) -> None:
         """Send what may be sent, in order."""
-        if self.fatal is not None:
+        if self.fatal is not None or partition.ended:
             return
         items = partition.in_flight
         waiting = any(item.state is State.WAITING for item in items)
@@ -332,6 +360,7 @@ class SenderCore:
                 producer_id=self.producer_id,
                 producer_epoch=partition.epoch,
                 base_sequence=item.base_sequence,
+                topic_id=partition.topic_id,
             )
         )
 
@@ -350,12 +379,24 @@ class SenderCore:
         self._remove(item)
         self._actions.append(Complete(item.batch, base_offset, duplicate))
 
-    def _stored(self, item: InFlight, base_offset: int, duplicate: bool, now_s: float) -> None:
+    def _stored(
+        self,
+        item: InFlight,
+        base_offset: int,
+        duplicate: bool,
+        now_s: float,
+        *,
+        proves_earlier: bool = True,
+    ) -> None:
         partition = item.partition
         if self.settings.idempotent:
             while partition.in_flight[0] is not item:
                 older = partition.in_flight[0]
-                if older.state is State.PARKED:  # one owner said no, another one stored a later one
+                if not proves_earlier:
+                    self._give_up(older, "the owner did not know this producer any more (I10)")
+                elif (
+                    older.state is State.PARKED
+                ):  # one owner said no, another one stored a later one
                     self._give_up(older, "an owner that stored a later batch contradicts another")
                 else:
                     self._complete(older, -1, duplicate=False)  # I5: the higher one proves it
