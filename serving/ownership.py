@@ -313,7 +313,8 @@ class Ownership:
             await self._clock.sleep(min(BALANCE_STEP_S, self._config.ownership_settle_s or 0.01))
             live = [broker.broker_id for broker in self._brokers.live()]
             now_s = self._clock.monotonic()
-            if live != seen or self._store.session_state is not SessionState.CONNECTED:
+            # After a pause what is known of brokers and bundles is old, whatever the state says.
+            if live != seen or not self.certain():
                 seen, stable_since_s = live, now_s
                 continue
             if now_s - stable_since_s < self._config.ownership_settle_s:
@@ -330,7 +331,8 @@ class Ownership:
         try:
             await self._events.unload(bundle)
             await self._registry.release(bundle, self._mine)
-            self._hints.pop(bundle, None)
+            if self._hints.get(bundle) == self._mine:  # else its next owner was seen meanwhile
+                del self._hints[bundle]
         except OctavoError as error:
             _log.warning("bundle-not-released", bundle=bundle, cause=error.cause)
         finally:

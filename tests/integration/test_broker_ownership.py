@@ -10,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from octavo.metadata.bundles import BundleOwner
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.runtime.errors import NotLeader
@@ -371,3 +372,17 @@ async def test_a_broker_that_stops_under_load_answers_with_typed_errors(
         await asyncio.gather(*tasks)
     assert codes <= {"", "NOT_LEADER", "UNAVAILABLE", "CANCELLED"}
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+async def test_a_bundle_given_away_late_does_not_hide_its_next_owner(cluster: Loopback) -> None:
+    """A resumed broker unloads what another took long ago: its hint of that owner stays."""
+    client = await cluster.broker("broker-1", ownership_settle_s=1000)
+    await create_topic(client, partitions=1)
+    await produce_somewhere(cluster, 0, make_batch([b"a"]))
+    ownership = cluster.servers[0].ownership
+    (bundle,) = ownership.held
+    ownership._hints[bundle] = BundleOwner("broker-2", "127.0.0.1:2", b"n")  # pyright: ignore[reportPrivateUsage]
+    await ownership._give_away(bundle)  # pyright: ignore[reportPrivateUsage]
+    hint = ownership.hint(bundle)
+    assert hint is not None
+    assert hint.broker_id == "broker-2"
