@@ -32,6 +32,9 @@ FetchContext = grpc.aio.ServicerContext[object, bytes]
 
 LOAD_WAIT_S = 1.0
 """How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
+LOOKS_MAX = 2
+"""How often one message looks for a partition that is not found: bounded work, yet a topic that is
+created just then is met."""
 CAPACITY_WAIT_S = 1.0
 BREATH_BATCHES = 32
 """Batches of one message between two turns of the event loop."""
@@ -98,7 +101,7 @@ class ProduceStream:
 
     async def _take(self, items: list[ProduceItem]) -> set[PartitionShell]:
         touched: set[PartitionShell] = set()
-        failed: dict[tuple[str, int, bytes], OctavoError] = {}
+        failed: dict[tuple[str, int, bytes], list[OctavoError]] = {}
         for number, one in enumerate(items, 1):
             if number % BREATH_BATCHES == 0:
                 await asyncio.sleep(0)  # other connections have their turn
@@ -117,15 +120,16 @@ class ProduceStream:
         return touched
 
     async def _resolve(
-        self, where: tuple[str, int, bytes], failed: dict[tuple[str, int, bytes], OctavoError]
+        self, where: tuple[str, int, bytes], failed: dict[tuple[str, int, bytes], list[OctavoError]]
     ) -> PartitionShell:
-        """The partition, looked for once in a message: what failed is not tried again."""
-        if where in failed:
-            raise failed[where]
+        """The partition; what failed LOOKS_MAX times in a message is not tried again in it."""
+        errors = failed.setdefault(where, [])
+        if len(errors) >= LOOKS_MAX:
+            raise errors[-1]
         try:
             return await self._registry.resolve_life(*where, LOAD_WAIT_S, brief=True)
         except OctavoError as error:
-            failed[where] = error
+            errors.append(error)
             raise
 
     def _reply(self, correlation: int, size: int, answer: Answer) -> None:
