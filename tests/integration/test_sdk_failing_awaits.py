@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import itertools
 import pathlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -82,9 +83,9 @@ class _Watched:
     def __init__(self, coro: Awaitable[object], steps: Steps) -> None:
         self._coro, self._steps = coro, steps
 
-    def __await__(self):  # type: ignore[no-untyped-def]
+    def __await__(self) -> Generator[Any, Any, Any]:
         inner = self._coro.__await__()
-        value: object = None
+        value: Any = None
         while True:
             self._steps.step()
             try:

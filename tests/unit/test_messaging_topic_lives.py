@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from octavo.client.messaging.delivery import Complete, Fail, Send, SenderSettings
 from octavo.client.messaging.sender_core import SenderCore
@@ -71,7 +72,7 @@ class Sender:
 
     def do(self, actions: object) -> None:
         assert isinstance(actions, list)
-        for action in actions:
+        for action in cast("list[object]", actions):
             if isinstance(action, Send):
                 self.sent.append(action)
             elif isinstance(action, Complete | Fail):
