@@ -1,4 +1,4 @@
-"""The first hour in a shell: every line that the README shows, as a person types it."""
+"""The first hour in a shell, as a person types it; README word for word is in `test_readme.py`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ import pytest
 from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
 from octavo.supervisor.cluster_file import read_cluster_file
-from octavo.supervisor.ports import is_free
-from octavo.supervisor.spec import DEFAULT_PORT
 from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -103,26 +101,6 @@ def all_gone(pids: list[int]) -> bool:
 
 
 # --- octavo up ---------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not is_free("127.0.0.1", DEFAULT_PORT), reason="port 7650 is in use here")
-def test_the_readme_word_for_word(shell: Shell) -> None:
-    """Default port, default folder, no setting in the environment."""
-    process = shell.start("octavo up")
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline().startswith("octavo is up at 127.0.0.1:7650 ")
-        shell("octavo topic create orders --partitions 6")
-        shell(r"""printf '{"id":1}\n{"id":2}\n' | octavo produce orders --key-json id""")
-        found = shell("octavo consume orders --from start -n 2").out.splitlines()
-        assert sorted(found) == ['{"id":1}', '{"id":2}']
-        assert shell("octavo cluster health").out.startswith("healthy: ")
-        shell("octavo export orders --to ./lake")
-        assert shell("octavo status").code == 0
-    finally:
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 0
-        process.stdout.close()
 
 
 @pytest.fixture
