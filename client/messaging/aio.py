@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, Unpack, overload
 
 from octavo.client.messaging.admin import AsyncAdmin
 from octavo.client.messaging.binding import Binding
@@ -20,6 +20,13 @@ from octavo.client.messaging.config import (
 from octavo.client.messaging.consumer import AsyncConsumer
 from octavo.client.messaging.leaving import leave_async
 from octavo.client.messaging.limits import check_topic
+from octavo.client.messaging.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Plain,
+    ProducerOptions,
+    V,
+)
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.runtime.errors import ConfigError
@@ -34,13 +41,18 @@ class AsyncClient:
 
     Args:
         bootstrap_servers: `"host:port"`, several separated by commas, or a list.
-        options: settings of `ClientConfig`, snake_case or dotted.
+        options: settings of `ClientConfig`; dotted names as `**{"client.id": "me"}`.
     """
 
-    def __init__(self, bootstrap_servers: str | Iterable[str], **options: object) -> None:
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str], **options: Unpack[ClientOptions]
+    ) -> None:
         config = load(ClientConfig, options, inherited={})
         self._binding = Binding(parse_servers(bootstrap_servers), config)
         self._admin = AsyncAdmin(self._binding)
+
+    def __repr__(self) -> str:
+        return self._binding.describe("AsyncClient")
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -51,14 +63,58 @@ class AsyncClient:
         """Check that a broker answers; BrokerUnavailable names every address tried and why."""
         await self._binding.cluster().metadata([], timeout_s=timeout)
 
-    def producer(self, **options: object) -> AsyncProducer:
-        """A producer; options are those of `ProducerConfig`."""
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[Plain]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Callable[[V], bytes],
+        key_serializer: Literal["json"] | Callable[[V], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[V]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Literal["json"],
+        key_serializer: Literal["json"] | Callable[[Any], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[Any]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: Literal["json"] | Callable[[Any], bytes],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[Any]: ...
+
+    def producer(self, **options: Any) -> AsyncProducer[Any]:
+        """A producer; options are those of `ProducerConfig`.
+
+        Without a serializer it takes `Plain` keys and values, with a function what that takes
+        (`V`), else anything.
+        """
         producer = AsyncProducer(self._binding, producer_config(self._binding.config, options))
         self._binding.add(producer)
         return producer
 
     def consumer(
-        self, topics: str | Iterable[str] = (), *, group: str | None = None, **options: object
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        group: None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer:
         """A consumer of all partitions of `topics`, or of those given to `assign()`."""
         config = consumer_config(self._binding.config, group, options)
@@ -72,7 +128,7 @@ class AsyncClient:
         *,
         start: Start = "earliest",
         partitions: Iterable[int] | None = None,
-        **options: object,
+        **options: Unpack[ConsumerOptions],
     ) -> AsyncReader:
         """A reader of `topics` from earliest, latest, an offset or an aware datetime."""
         config = reader_config(self._binding.config, options)

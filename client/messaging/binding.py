@@ -75,6 +75,12 @@ class Binding:
             self._cluster = Cluster(self.servers, self.config, SystemClock(), SystemEntropy())
         return self._cluster
 
+    def describe(self, kind: str, *, closed: bool = False, more: str = "") -> str:
+        """The repr of the client or a part: waits for nothing, so that logging may call it."""
+        state = "closed" if closed or self.closed else "open"
+        servers = ",".join(self.servers)
+        return f"<{kind} {self.config.client_id!r} at {servers}: {state}{more}>"
+
     def add(self, part: Part) -> None:
         """Register a part, to be closed with the client."""
         self.parts[part] = None

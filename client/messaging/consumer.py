@@ -61,6 +61,13 @@ class AsyncConsumer:
         self.handout = Handout()
         """Records of an iteration's last poll that were not yielded yet."""
 
+    def __repr__(self) -> str:
+        named = ", ".join(self._topics)
+        if self._assigned and self.fetcher is not None:
+            named = f"{len(self.fetcher.core.readings)} partitions" + (named and f" of {named}")
+        more = f", reads {named}" if named else ", nothing assigned"
+        return self._binding.describe(type(self).__name__, closed=self._closed, more=more)
+
     # --- life -----------------------------------------------------------------------------------
 
     def _open(self) -> Fetcher:

@@ -212,5 +212,6 @@ class SendFuture:
     def __repr__(self) -> str:
         state = "pending"
         if self.completion.done:
-            state = repr(self.completion.error) if self.completion.error else "acknowledged"
+            error = self.completion.error
+            state = repr(error) if error else f"acknowledged at offset {self._metadata().offset}"
         return f"<SendFuture {self.completion.topic}-{self.completion.partition} {state}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 from octavo.client.messaging.arrow_access import arrow_functions
 from octavo.client.messaging.binding import Binding
@@ -21,6 +21,7 @@ from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.leaving import leave_async, say_waiting
+from octavo.client.messaging.options import Plain, UserHeaders, V
 from octavo.client.messaging.records import RecordMetadata
 from octavo.runtime.errors import BufferFull, ProducerClosed
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncProducer:
+class AsyncProducer(Generic[V]):
     """Sends records; made by `AsyncClient.producer()`.
 
     Use it in `async with`, or call `close()`: closing waits for what was sent and raises when
@@ -40,6 +41,12 @@ class AsyncProducer:
         self._config = config
         self._engine: ProducerEngine | None = None
         self._closed = False
+
+    def __repr__(self) -> str:
+        waiting = ""
+        if self._engine is not None and (count := self._engine.unacknowledged()):
+            waiting = f", {count} records not acknowledged yet"
+        return self._binding.describe("AsyncProducer", closed=self._closed, more=waiting)
 
     @property
     def config(self) -> ProducerConfig:
@@ -58,11 +65,11 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: object,
+        value: V | None,
         *,
-        key: object = None,
+        key: V | Plain = None,
         partition: int | None = None,
-        headers: object = None,
+        headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger."""
@@ -81,11 +88,11 @@ class AsyncProducer:
     def send_nowait(
         self,
         topic: str,
-        value: object,
+        value: V | None,
         *,
-        key: object = None,
+        key: V | Plain = None,
         partition: int | None = None,
-        headers: object = None,
+        headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> SendFuture:
         """Queue one record; the future can be awaited or given callbacks.
@@ -100,10 +107,10 @@ class AsyncProducer:
     async def send_many(
         self,
         topic: str,
-        values: Iterable[object],
+        values: Iterable[V | None],
         *,
-        keys: Iterable[object] | None = None,
-        headers: Iterable[object] | None = None,
+        keys: Iterable[V | Plain] | None = None,
+        headers: Iterable[UserHeaders | None] | None = None,
         timestamps_ms: Iterable[int] | None = None,
         partition: int | None = None,
     ) -> SendReport:

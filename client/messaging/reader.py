@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Self
+from typing import Literal, Self
 
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
@@ -16,7 +16,7 @@ from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError
 
-Start = str | int | datetime
+Start = Literal["earliest", "latest"] | int | datetime
 """earliest, latest, an offset (of every partition), or an aware datetime."""
 
 

@@ -11,6 +11,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 NO_HEADERS: Headers = ()
 
 
+SHOWN_BYTES = 200
+"""A longer key or value is cut in the repr of a record, with its size."""
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic."""
 
@@ -32,10 +36,24 @@ class Record(NamedTuple):
     headers: Headers
     timestamp_ms: int
 
+    def __repr__(self) -> str:
+        key, value = _shown(self.key), _shown(self.value)
+        return (
+            f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"key={key}, value={value}, headers={self.headers!r}, "
+            f"timestamp_ms={self.timestamp_ms})"
+        )
+
     @property
     def topic_partition(self) -> TopicPartition:
         """Where it was read from."""
         return TopicPartition(self.topic, self.partition)
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None or len(data) <= SHOWN_BYTES:
+        return repr(data)
+    return f"{data[:SHOWN_BYTES]!r}... ({len(data)} bytes)"
 
 
 class RecordMetadata(NamedTuple):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from octavo.client.messaging.admin import (
     DEFAULT_TIMEOUT_S,
@@ -40,6 +40,14 @@ from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.leaving import leave, say_waiting
 from octavo.client.messaging.limits import When
 from octavo.client.messaging.loop_thread import LoopThread
+from octavo.client.messaging.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Plain,
+    ProducerOptions,
+    UserHeaders,
+    V,
+)
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
@@ -51,20 +59,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger("octavo.client")
 
 
-class Producer:
+class Producer(Generic[V]):
     """Sends records; made by `Client.producer()`. Safe to use from many threads.
 
     Use it in `with`, or call `close()`: closing waits for what was sent and raises when something
     was not acknowledged (U2). A `with` that Ctrl-C ends waits 5 s at most (`leaving`).
     """
 
-    def __init__(self, thread: LoopThread, producer: AsyncProducer, held: Held) -> None:
+    def __init__(self, thread: LoopThread, producer: AsyncProducer[V], held: Held) -> None:
         self._thread = thread
         self._held = held
         self._async = producer
         self._engine: ProducerEngine | None = None
         self._pid = 0
         self._block_s = producer.config.max_block_ms / 1000
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
 
     @property
     def config(self) -> ProducerConfig:
@@ -87,11 +98,11 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: object,
+        value: V | None,
         *,
-        key: object = None,
+        key: V | Plain = None,
         partition: int | None = None,
-        headers: object = None,
+        headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger."""
@@ -105,11 +116,11 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: object,
+        value: V | None,
         *,
-        key: object = None,
+        key: V | Plain = None,
         partition: int | None = None,
-        headers: object = None,
+        headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> SendFuture:
         """Queue one record; blocks only for memory, up to max_block_ms, then BufferFull."""
@@ -121,10 +132,10 @@ class Producer:
     def send_many(
         self,
         topic: str,
-        values: Iterable[object],
+        values: Iterable[V | None],
         *,
-        keys: Iterable[object] | None = None,
-        headers: Iterable[object] | None = None,
+        keys: Iterable[V | Plain] | None = None,
+        headers: Iterable[UserHeaders | None] | None = None,
         timestamps_ms: Iterable[int] | None = None,
         partition: int | None = None,
     ) -> SendReport:
@@ -209,6 +220,9 @@ class Consumer:
         self._thread = thread
         self._held = held
         self._async = consumer
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions; kept ones keep their position."""
@@ -434,14 +448,19 @@ class Client:
 
     Args:
         bootstrap_servers: `"host:port"`, several separated by commas, or a list.
-        options: settings of `ClientConfig`, snake_case or dotted.
+        options: settings of `ClientConfig`; dotted names as `**{"client.id": "me"}`.
     """
 
-    def __init__(self, bootstrap_servers: str | Iterable[str], **options: object) -> None:
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str], **options: Unpack[ClientOptions]
+    ) -> None:
         self._async = AsyncClient(bootstrap_servers, **options)
         self._thread = LoopThread("octavo-client", partial(opened, self._async))
         self._held = Held(self._thread)
         self._admin = Admin(self._thread, self._async.admin, self._held)
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
 
     @property
     def admin(self) -> Admin:
@@ -452,13 +471,57 @@ class Client:
         """Check that a broker answers; BrokerUnavailable names every address tried and why."""
         self._thread.run(self._async.connect(timeout))
 
-    def producer(self, **options: object) -> Producer:
-        """A producer; options are those of `ProducerConfig`."""
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Plain]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Callable[[V], bytes],
+        key_serializer: Literal["json"] | Callable[[V], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[V]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Literal["json"],
+        key_serializer: Literal["json"] | Callable[[Any], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: Literal["json"] | Callable[[Any], bytes],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any]: ...
+
+    def producer(self, **options: Any) -> Producer[Any]:
+        """A producer; options are those of `ProducerConfig`.
+
+        Without a serializer it takes `Plain` keys and values, with a function what that takes
+        (`V`), else anything.
+        """
         self._thread.check()
         return Producer(self._thread, self._async.producer(**options), self._held)
 
     def consumer(
-        self, topics: str | Iterable[str] = (), *, group: str | None = None, **options: object
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        group: None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer of all partitions of `topics`, or of those given to `assign()`."""
         self._thread.check()
@@ -471,7 +534,7 @@ class Client:
         *,
         start: Start = "earliest",
         partitions: Iterable[int] | None = None,
-        **options: object,
+        **options: Unpack[ConsumerOptions],
     ) -> Reader:
         """A reader of `topics` from earliest, latest, an offset or an aware datetime."""
         self._thread.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -97,7 +98,7 @@ def test_garbage_bytes_on_the_port(cluster: LocalCluster, role: str) -> None:
 def test_a_wrong_config_key_names_the_right_one(cluster: LocalCluster) -> None:
     with Client(cluster.bootstrap_servers) as client:
         with pytest.raises(ConfigError) as caught:
-            client.producer(linger_msec=5)
+            client.producer(**cast("Any", {"linger_msec": 5}))
         assert "linger_ms" in str(caught.value)
         with pytest.raises(OctavoError) as topic_error:
             client.admin.create_topic("cfg", partitions=1, config={"retention.mss": "1"})

@@ -110,8 +110,8 @@ def test_one_bookie_down_keeps_acking_and_two_down_ack_nothing_until_they_return
             strict.send("t", b"one bookie")
         assert caught.value.code in {"DELIVERY_FAILED", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT"}
         strict.close(timeout=5)
-        settings = {"delivery_timeout_ms": 8_000, "request_timeout_ms": 2_000}
-        with client.producer(**settings) as late, pytest.raises(NotEnoughReplicas) as refused:
+        late = client.producer(delivery_timeout_ms=8_000, request_timeout_ms=2_000)
+        with late, pytest.raises(NotEnoughReplicas) as refused:
             late.send("t", b"refused")
         assert refused.value.retriable
         assert "was not stored" in refused.value.cause

@@ -221,32 +221,65 @@ def test_what_is_not_installed_is_named(sdk_alone: Environment) -> None:
 
 MISUSES = """
 import octavo
-from octavo import Client, Consumer, Producer, Reader, SendFuture, TopicPartition
-from octavo import Cleint  # 1
-from octavo import Comsumer  # 2
+from octavo import AsyncClient, Client, Consumer, Producer, Reader, SendFuture, TopicPartition
+from octavo import Cleint  # misuse
 
-octavo.Produce  # 3
+octavo.Produce  # misuse
+Client("localhost", client_idd="me")  # misuse
+AsyncClient("localhost", request_timeout_ms="5s")  # misuse
 
 
-def wrong(client: Client, producer: Producer, reader: Reader, consumer: Consumer) -> None:
-    client.producr()  # 4
-    client.admin.create_topics("orders")  # 5
-    client.admin.create_topic(b"orders")  # 6
-    client.admin.create_topic("orders", partitions="6")  # 7
-    producer.send(b"orders", b"x")  # 8
-    producer.send("orders")  # 9
-    producer.send("orders", b"x", partition="0")  # 10
-    producer.send("orders", b"x", timestamp="now")  # 11
-    future: SendFuture = producer.send("orders", b"x")  # 12
-    producer.send_nowait("orders", b"x").result(timeout="10")  # 13
-    producer.flush(timeout="soon")  # 14
-    reader.read_to_ende()  # 15
-    consumer.seek("orders", 5)  # 16
-    consumer.poll(max_record=5)  # 17
+def names(client: Client, producer: Producer, reader: Reader, consumer: Consumer) -> None:
+    client.producr()  # misuse
+    client.admin.create_topic(b"orders")  # misuse
+    client.admin.create_topic("orders", partitions="6")  # misuse
+    reader.read_to_ende()  # misuse
+    consumer.seek("orders", 5)  # misuse
+    consumer.poll(max_record=5)  # misuse
+    TopicPartition("orders", "0")  # misuse
+
+
+def options(client: Client, aio: AsyncClient) -> None:
+    client.producer(linger_msec=5)  # misuse
+    client.producer(linger_ms="5")  # misuse
+    client.producer(acks="most")  # misuse
+    client.producer(compression_type="zip")  # misuse
+    client.producer(serializer="pickle")  # misuse
+    aio.producer(batch_size=1.5)  # misuse
+    client.consumer("orders", auto_offset_reset=5)  # misuse
+    client.consumer("orders", group_id="billing")  # misuse
+    aio.consumer("orders", max_poll_record=5)  # misuse
+    client.reader("orders", start="first")  # misuse
+    aio.reader("orders", linger_ms=5)  # misuse
+
+
+def order_bytes(order: dict[str, int]) -> bytes:
+    return repr(order).encode()
+
+
+def values(client: Client, producer: Producer, consumer: Consumer) -> None:
+    producer.send(b"orders", b"x")  # misuse
+    producer.send("orders")  # misuse
+    producer.send("orders", 5)  # misuse
+    producer.send("orders", {"id": 1})  # misuse
+    producer.send("orders", b"x", key=5)  # misuse
+    producer.send("orders", b"x", partition="0")  # misuse
+    producer.send("orders", b"x", headers="trace")  # misuse
+    producer.send("orders", b"x", headers=[("trace", 1)])  # misuse
+    producer.send("orders", b"x", headers=[b"trace"])  # misuse
+    producer.send("orders", b"x", headers={1: b"x"})  # misuse
+    producer.send("orders", b"x", timestamp_ms="now")  # misuse
+    producer.send_many("orders", [1, 2])  # misuse
+    producer.send_many("orders", [b"x"], keys=[1.5])  # misuse
+    client.producer(serializer=order_bytes).send("orders", ["x"])  # misuse
+    future: SendFuture = producer.send("orders", b"x")  # misuse
+    producer.send_nowait("orders", b"x").result(timeout="10")  # misuse
+    producer.send("orders", b"x").ofset  # misuse
+    producer.flush(timeout="soon")  # misuse
     for record in consumer:
-        record.vaule  # 18
-        record.offset.upper()  # 19
-    TopicPartition("orders", "0")  # 20
+        record.vaule  # misuse
+        record.offset.upper()  # misuse
+        record.value.decode()  # misuse
 """
 
 
@@ -254,8 +287,8 @@ def wrong(client: Client, producer: Producer, reader: Reader, consumer: Consumer
 def test_type_checkers_find_every_misuse(sdk_alone: Environment, checker: str) -> None:
     path = sdk_alone.folder / "misuses.py"
     path.write_text(MISUSES)
-    marked = [n for n, line in enumerate(MISUSES.splitlines(), 1) if "# " in line]
-    assert len(marked) == 20
+    marked = [n for n, line in enumerate(MISUSES.splitlines(), 1) if "# misuse" in line]
+    assert len(marked) >= 20
     python = str(sdk_alone.home / "bin" / "python")
     tools = pathlib.Path(sys.executable).parent
     if checker == "mypy":
@@ -268,4 +301,4 @@ def test_type_checkers_find_every_misuse(sdk_alone: Environment, checker: str) -
         for line in said.splitlines()
         if ".py:" in line and "error" in line
     }
-    assert lines >= set(marked), said
+    assert lines == set(marked), said

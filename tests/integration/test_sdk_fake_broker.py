@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -190,7 +191,7 @@ async def test_f031_a_topic_created_meanwhile_is_found(
 async def test_bad_records_fail_at_the_caller(client: AsyncClient, fake: FakeCluster) -> None:
     async with client.producer() as producer:
         with pytest.raises(TypeError, match='serializer="json"'):
-            await producer.send("one", {"a": 1})
+            await producer.send("one", cast("Any", {"a": 1}))
         with pytest.raises(InvalidPartition, match="partitions 0 to 0"):
             await producer.send("one", b"", partition=1)
         for stamp in (-1, True, "x", 1 << 63):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import assert_type
+from typing import Any, TypedDict, assert_type
 
 import pyarrow as pa
 
@@ -11,6 +11,24 @@ from octavo import AsyncClient, Client, Record, RecordMetadata, TopicPartition
 from octavo.client.messaging import Consumer, Producer, Reader, SendFuture, SendReport
 from octavo.client.messaging.admin import ClusterHealth, LogDescription, TopicDescription
 from octavo.errors import OctavoError
+
+
+class Order(TypedDict):
+    id: int
+
+
+def order_bytes(order: Order) -> bytes:
+    return b"%d" % order["id"]
+
+
+def by_length(
+    topic: str, key: bytes | None, value: bytes | None, headers: object, partitions: int
+) -> int:
+    return len(value or b"") % partitions
+
+
+def from_a_file() -> dict[str, Any]:
+    return {"linger.ms": 5}
 
 
 def sync_flavour(table: pa.Table) -> None:
@@ -21,7 +39,7 @@ def sync_flavour(table: pa.Table) -> None:
         assert_type(client.admin.cluster_health(), ClusterHealth)
         assert_type(client.admin.list_offsets("orders", "earliest"), dict[int, int | None])
         with client.producer(serializer="json", linger_ms=0) as producer:
-            assert_type(producer, Producer)
+            assert_type(producer, Producer[Any])
             assert_type(producer.send("orders", {"a": 1}, key=b"user-123"), RecordMetadata)
             future = producer.send_nowait("orders", "x", key="k", headers=[("trace", b"1")])
             assert_type(future, SendFuture)
@@ -32,6 +50,16 @@ def sync_flavour(table: pa.Table) -> None:
             assert_type(report.offsets(0), list[range])
             producer.send_arrow("orders", table, key="id", value="body")
             producer.flush(timeout=5)
+        with client.producer(serializer=order_bytes, key_serializer="json") as typed:
+            assert_type(typed, Producer[Order])
+            assert_type(typed.send("orders", Order(id=1), key="k"), RecordMetadata)
+            typed.send("orders", None, key=Order(id=2), headers={"trace": "1"})
+        with client.producer(acks=1, partitioner=by_length, **from_a_file()) as plain:
+            plain_typed: Producer = plain
+            for each in (b"x", bytearray(b"x"), memoryview(b"x"), "x", None):
+                plain_typed.send("orders", each, key=each, headers=[("a", b"1"), ("b", "2")])
+        assert_type(client.producer(), Producer)
+        assert_type(client.producer(key_serializer="json"), Producer[Any])
         with client.reader("orders", start=datetime(2026, 1, 1, tzinfo=UTC)) as reader:
             assert_type(reader, Reader)
             for record in reader.read_to_end():

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from octavo.client.messaging.aio import AsyncClient, consumer_config, producer_config
-from octavo.client.messaging.config import ClientConfig, ProducerConfig, parse_servers
+from octavo.client.messaging.config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    parse_servers,
+)
+from octavo.client.messaging.futures import Completion, SendFuture
 from octavo.client.messaging.limits import epoch_ms
+from octavo.client.messaging.options import ClientOptions, ConsumerOptions, ProducerOptions
+from octavo.client.messaging.records import Record
+from octavo.client.messaging.sync import Client
 from octavo.runtime.errors import ConfigError
 
 CLIENT = ClientConfig()
@@ -86,18 +97,23 @@ def test_f041_more_than_five_in_flight_needs_idempotence_off() -> None:
     assert not config.idempotent
 
 
+def later(**options: Any) -> dict[str, Any]:
+    """Options that a type checker would refuse."""
+    return options
+
+
 def test_what_comes_later_is_said_clearly() -> None:
     client = AsyncClient("localhost")
     with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
-        client.consumer("orders", group="billing")
+        client.consumer("orders", **later(group="billing"))
     with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
-        client.consumer("orders", group_id="billing")
+        client.consumer("orders", **later(group_id="billing"))
     with pytest.raises(ConfigError, match="transactions are not part of this version"):
-        client.producer(transactional_id="t")
+        client.producer(**later(transactional_id="t"))
     with pytest.raises(ConfigError, match="isolation_level"):
-        client.consumer("orders", isolation_level="read_committed")
+        client.consumer("orders", **later(isolation_level="read_committed"))
     with pytest.raises(ConfigError, match="check_crcs"):
-        client.consumer("orders", check_crcs=False)
+        client.consumer("orders", **later(check_crcs=False))
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none", "by_time:1700000000000"])
@@ -129,6 +145,49 @@ def test_times_need_a_zone() -> None:
 
 def test_reader_start_is_checked_at_once() -> None:
     client = AsyncClient("localhost")
-    for bad in ("first", -1, True):
+    wrong: list[Any] = ["first", -1, True]
+    for bad in wrong:
         with pytest.raises(ConfigError, match="start"):
             client.reader("orders", start=bad)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "apart"),
+    [
+        (ClientOptions, ClientConfig, set[str]()),
+        (ProducerOptions, ProducerConfig, {"serializer", "key_serializer"}),
+        (ConsumerOptions, ConsumerConfig, set[str]()),
+    ],
+)
+def test_type_checkers_know_each_setting(
+    options: type, settings: type[ClientConfig], apart: set[str]
+) -> None:
+    assert options.__annotations__.keys() | apart == {field.name for field in fields(settings)}
+
+
+def test_what_a_repr_says() -> None:
+    client = Client("a:1,b", client_id="me")
+    assert repr(client) == "<Client 'me' at a:1,b:7650: open>"
+    assert repr(client.producer()) == "<Producer 'me' at a:1,b:7650: open>"
+    assert repr(client.consumer()) == "<Consumer 'me' at a:1,b:7650: open, nothing assigned>"
+    assert repr(client.reader("t")) == "<Reader 'me' at a:1,b:7650: open, reads t>"
+    assert repr(AsyncClient("a:1")) == "<AsyncClient 'octavo-python' at a:1: open>"
+    client.close()
+
+
+def test_the_repr_of_a_large_record_is_short() -> None:
+    record = Record("t", 0, 5, b"k", b"x" * 1_000_000, (), 7)
+    assert len(repr(record)) < 400
+    assert "(1000000 bytes)" in repr(record)
+    assert repr(record._replace(value=b"v")) == (
+        "Record(topic='t', partition=0, offset=5, key=b'k', value=b'v', headers=(), timestamp_ms=7)"
+    )
+
+
+def test_the_repr_of_a_future_says_where_the_record_is() -> None:
+    completion = Completion("t", 3)
+    completion.timestamps_ms = [1, 2]
+    future = SendFuture(completion, 1)
+    assert repr(future) == "<SendFuture t-3 pending>"
+    completion.succeed(41)
+    assert repr(future) == "<SendFuture t-3 acknowledged at offset 42>"

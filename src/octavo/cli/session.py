@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,9 +61,9 @@ def parse_settings(pairs: list[str], option: str) -> dict[str, str]:
     return settings
 
 
-def typed(settings: dict[str, str]) -> dict[str, object]:
+def typed(settings: dict[str, str]) -> dict[str, Any]:
     """Values as the SDK wants them: whole numbers and true or false are not text."""
-    words: dict[str, object] = {"true": True, "false": False}
+    words: dict[str, Any] = {"true": True, "false": False}
     return {
         key: int(value) if value.lstrip("-").isdecimal() else words.get(value.lower(), value)
         for key, value in settings.items()
