@@ -17,9 +17,9 @@ from octavo.runtime.errors import BrokerUnavailable
 SILENT_S = 1.0
 """No byte on a stream that owes an answer for this long: the broker is asked on the side."""
 PROBE_S = 1.5
-"""How long it has for that. Together with a fetch's half second of long poll less than the 3 s after
-which the first owners are replaced (sessions of 4 s), so that the client is looking for the next
-owner when there is one."""
+"""How long it has for that. Together with a fetch's half second of long poll no more than the 3 s
+after which the first owners are replaced (sessions of 4 s): the client looks for the next owner
+when there is one."""
 SILENT_BROKERS_MAX = 1_000
 """Addresses remembered as silent; beyond it the oldest one is forgotten."""
 
