@@ -227,7 +227,7 @@ def _bound(
         return Bound(name, default)
     if text.lower() in ("earliest", "latest"):
         _refuse(name, f"a batch read cannot use {text.lower()!r} here", f"the default is {default}")
-    values = _per_partition(name, text)
+    values = _per_partition(name, text, default=default)
     for topic, offsets in values.items():
         for partition, offset in offsets.items():
             if offset == forbidden or offset < EARLIEST:
@@ -239,18 +239,33 @@ def _bound(
     return Bound(name, "offsets", values)
 
 
-def _per_partition(name: str, text: str) -> PerPartition:
+def _per_partition(name: str, text: str, *, default: str | None = None) -> PerPartition:
+    """Numbers of partitions; with a `default` end (earliest, latest) a topic or a partition may
+    have that word, or its number, instead: a topic without partitions here takes it for all."""
     hint = f"give JSON like {_FORM}"
+    words: dict[object, int] = {"earliest": EARLIEST, "latest": LATEST}
     found: dict[str, dict[int, int]] = {}
     for topic, inner in _object(name, text, hint).items():
+        if default is not None and type(inner) in (str, int):
+            if words.get(inner, inner) != words[default]:
+                _refuse(
+                    name,
+                    f"{topic!r} has {inner!r} for all its partitions",
+                    f"that can only be {default!r} ({words[default]}) in a batch read; {hint}",
+                )
+            found[topic] = {}
+            continue
         if not isinstance(inner, dict):
             _refuse(name, f"{topic!r} needs an object of partitions", hint)
+        numbers = found.setdefault(topic, {})
         for partition, value in cast("dict[str, object]", inner).items():
             if not partition.isascii() or not partition.isdigit():
                 _refuse(name, f"{topic!r} has partition {partition!r}, not a number", hint)
+            if default is not None and isinstance(value, str):
+                value = words.get(value, value)
             if type(value) is not int:
                 _refuse(name, f"{topic}-{partition} has {value!r}, not a whole number", hint)
-            found.setdefault(topic, {})[int(partition)] = value
+            numbers[int(partition)] = value
     return found
 
 

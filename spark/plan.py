@@ -159,7 +159,15 @@ def plan(options: ReadOptions, views: Sequence[PartitionView], find: TimeLookup)
 
 def _check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
     known = {(view.topic, view.partition) for view in views}
+    topics = {view.topic for view in views}
     for topic, partitions in bound.values.items():
+        if topic not in topics:
+            raise ConfigError(
+                f"option {bound.option} names topic {topic!r}, which is not read",
+                hint="name only subscribed topics",
+                option=bound.option,
+                topic=topic,
+            )
         for partition in partitions:
             if (topic, partition) not in known:
                 raise ConfigError(

@@ -91,6 +91,13 @@ def test_keys_are_case_insensitive() -> None:
         ({**BASE, "startingOffsets": "soon"}, "startingOffsets"),
         ({**BASE, "startingOffsets": "[]"}, "startingOffsets"),
         ({**BASE, "startingOffsets": '{"orders":5}'}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"orders":"latest"}'}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"orders":-1}'}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"orders":true}'}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"orders":{"0":"latest"}}'}, "startingOffsets"),
+        ({**BASE, "endingOffsets": '{"orders":"earliest"}'}, "endingOffsets"),
+        ({**BASE, "endingOffsets": '{"orders":-2}'}, "endingOffsets"),
+        ({**BASE, "startingOffsetsByTimestamp": '{"orders":-2}'}, "startingOffsetsByTimestamp"),
         ({**BASE, "startingOffsets": '{"orders":{"x":5}}'}, "startingOffsets"),
         ({**BASE, "startingOffsets": '{"orders":{"0":"5"}}'}, "startingOffsets"),
         ({**BASE, "startingOffsets": '{"orders":{"0":true}}'}, "startingOffsets"),
@@ -118,6 +125,20 @@ def test_every_bad_option_is_named(given: dict[str, str], option: str) -> None:
         ReadOptions.parse(given)
     assert caught.value.details["option"] == option
     assert option in caught.value.cause
+
+
+@pytest.mark.parametrize("all_of_it", ['"earliest"', "-2", '{"0":"earliest"}'])
+def test_a_word_of_a_whole_topic_and_of_a_partition(all_of_it: str) -> None:
+    got = options(startingOffsets=f'{{"orders":{all_of_it}}}', endingOffsets='{"orders":"latest"}')
+    view = view_of("orders", 0, log=log(0, 100, 250, open_end=260), addresses={"b": "h:1"})
+    assert spans(plan(got, [view], never)) == [("L", 0, 100), ("L", 100, 250), ("L", 250, 260)]
+
+
+def test_a_topic_in_offsets_that_is_not_read_is_refused() -> None:
+    view = view_of("orders", 0, log=log(0, 100, open_end=None), addresses={"b": "h:1"})
+    for value in ('"earliest"', "{}"):
+        with pytest.raises(ConfigError, match="'ordrs', which is not read"):
+            plan(options(startingOffsets=f'{{"ordrs":{value}}}'), [view], never)
 
 
 def test_misspelt_option_gets_a_suggestion() -> None:
