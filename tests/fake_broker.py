@@ -23,6 +23,7 @@ from octavo.proto.errors import to_wire
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import (
     InconsistentTopicId,
+    MessageTooLarge,
     NotLeader,
     OctavoError,
     OffsetOutOfRange,
@@ -218,6 +219,9 @@ class FakeBroker(BrokerServicer):
                 faults.not_leader -= 1
                 raise NotLeader("not now")
             model = self._partition(item.topic, item.partition, item.topic_id)
+            limit = int(self.cluster.topics[item.topic].config.get("max.message.bytes", 4 << 20))
+            if len(item.batch) > limit:
+                raise MessageTooLarge(f"a batch of {len(item.batch)} bytes, {limit} are taken")
             done: Appended = model.produce(item.batch, self.cluster.clock.wall_ms())
         except OctavoError as error:
             return pb.ProduceAck(correlation=item.correlation, error=to_wire(error))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from octavo.client.messaging.accumulator import Row
-from octavo.client.messaging.futures import Completion, SendFuture
+from octavo.client.messaging.futures import Completion, SendFuture, leave_later
 from octavo.runtime.errors import (
     BufferFull,
     FlushTimeout,
@@ -120,12 +120,11 @@ class EarlySends:
                 except OctavoError as error:
                     outcome.fail(error)
                     engine.note_failure(outcome)
-                except BaseException as error:  # the user's partitioner: this record's own fault
+                except BaseException as error:  # noqa: BLE001  a user's partitioner: its record's fault
                     outcome.fail(_partitioner_failed(error))
                     engine.note_failure(outcome)
-                    if not isinstance(error, Exception | SystemExit):
-                        queue.popleft()
-                        raise
+                    if isinstance(error, KeyboardInterrupt):  # not of this record: it goes on
+                        leave_later(error)
                 else:
                     future.completion.when_done(partial(self._done, outcome, future))
                 queue.popleft()

@@ -87,7 +87,7 @@ class Completion:
             except Exception:  # noqa: BLE001  a user's callback must not stop the others
                 _log.exception("a send callback failed")
             except BaseException as leave:  # noqa: BLE001  nor may it end the client's loop
-                _leave_later(leave)
+                leave_later(leave)
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Run `callback` when done, at once if it is."""
@@ -133,8 +133,8 @@ class Completion:
         await waiter
 
 
-def _leave_later(leave: BaseException) -> None:
-    """A callback called sys.exit() or met Ctrl-C: on the main thread's loop it gets its way as soon
+def leave_later(leave: BaseException) -> None:
+    """User code called sys.exit() or met Ctrl-C: on the main thread's loop it gets its way as soon
     as the client's state is whole; on the client's own thread it would end nothing but the client.
     """
     if threading.current_thread() is threading.main_thread():
@@ -143,7 +143,7 @@ def _leave_later(leave: BaseException) -> None:
         except RuntimeError:  # no loop: a resolved future's callback, called where it was added
             raise leave from None
     else:
-        _log.error("a send callback raised %r, which ends nothing here", leave)
+        _log.error("a callback or partitioner raised %r, which ends nothing here", leave)
 
 
 def _raise(error: BaseException) -> None:

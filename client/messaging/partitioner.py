@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import cast
+from typing import NamedTuple, cast
 
 from octavo.client.messaging.config import PartitionChooser
 from octavo.runtime.entropy import Entropy
@@ -104,12 +104,25 @@ PARTITIONS_PER_LOOK = 8
 """Queue lengths are looked at once in so many choices as there are partitions, over this."""
 
 
+class _Seen(NamedTuple):
+    """The candidates and how long their queues were when last looked at."""
+
+    live: Sequence[int]
+    partitions: int
+    lengths: Mapping[int, int]
+    longest: int
+    shortest: int
+
+
 class StickyChoice:
     """The keyless partition of one topic (P5).
 
     Partitions are drawn without replacement, round by round in a fresh random order: uniform, and
     even within one batch per round. With `adaptive`, a partition is passed over the more likely the
     longer its queue is, by the weight max_queue + 1 - queue_length.
+
+    Signal handlers, finalisers and other threads may choose between any two steps of a choice: what
+    was seen is replaced whole and never changed, and a partition leaves the bag in a single step.
     """
 
     def __init__(self, batch_size: int, entropy: Entropy, *, adaptive: bool = True) -> None:
@@ -119,11 +132,7 @@ class StickyChoice:
         self._bag: list[int] = []
         self.current = -1
         self._bytes = 0
-        self._live: Sequence[int] = ()
-        self._partitions = 0
-        self._lengths: dict[int, int] = {}
-        """Queue lengths of the candidates, as last looked at."""
-        self._longest = self._shortest = 0
+        self._seen = _Seen((), 0, {}, 0, 0)
         self._looks = 0  # choices until the next look
 
     def added(self, size_bytes: int, *, batch_closed: bool) -> bool:
@@ -141,30 +150,43 @@ class StickyChoice:
         self.current = -1
 
     def choose(self, partitions: int, queues: Callable[[int], int], live: Sequence[int]) -> int:
-        """Make `current` a partition out of `live` (all partitions when it is empty)."""
-        if self._looks <= 0 or live is not self._live or partitions != self._partitions:
-            self._look(partitions, queues, live)
-        self._looks -= 1
-        best = self._longest + 1 - self._shortest
-        for _ in range(2):
-            for index, candidate in enumerate(self._bag):
-                if candidate not in self._lengths:
-                    continue
-                weight = self._longest + 1 - self._lengths[candidate]
-                if weight >= best or self._entropy.below(best) < weight:
-                    del self._bag[index]
-                    return self._take(candidate)
-            self._bag = self._entropy.shuffled(list(self._lengths))
-        return self._take(self._bag.pop())
+        """Make `current` a partition out of `live` (all partitions when it is empty).
 
-    def _look(self, partitions: int, queues: Callable[[int], int], live: Sequence[int]) -> None:
+        Returns it; `current` may be another one already, or due again.
+        """
+        seen = self._seen
+        if self._looks <= 0 or live is not seen.live or partitions != seen.partitions:
+            seen = self._look(partitions, queues, live)
+        self._looks -= 1
+        lengths, most = seen.lengths, seen.longest + 1
+        best = most - seen.shortest
+        bag = self._bag
+        for _ in range(2):
+            for candidate in bag:
+                length = lengths.get(candidate)
+                if length is None:
+                    continue
+                weight = most - length
+                if weight >= best or self._entropy.below(best) < weight:
+                    try:
+                        bag.remove(candidate)
+                    except ValueError:  # whoever interrupted this took it
+                        continue
+                    return self._take(candidate)
+            bag = self._entropy.shuffled(list(lengths))
+            self._bag = bag
+        fresh = self._entropy.shuffled(list(lengths))
+        last = fresh.pop()
+        self._bag = fresh
+        return self._take(last)
+
+    def _look(self, partitions: int, queues: Callable[[int], int], live: Sequence[int]) -> _Seen:
         """See how long the queues are; of many partitions only now and then, for it takes long."""
-        self._live, self._partitions = live, partitions
-        candidates = live or range(partitions)
-        self._lengths = {p: queues(p) if self._adaptive else 0 for p in candidates}
-        self._longest = max(self._lengths.values(), default=0)
-        self._shortest = min(self._lengths.values(), default=0)
-        self._looks = max(1, len(self._lengths) // PARTITIONS_PER_LOOK)
+        lengths = {p: queues(p) if self._adaptive else 0 for p in live or range(partitions)}
+        longest, shortest = max(lengths.values()), min(lengths.values())
+        self._seen = seen = _Seen(live, partitions, lengths, longest, shortest)
+        self._looks = max(1, len(lengths) // PARTITIONS_PER_LOOK)
+        return seen
 
     def _take(self, partition: int) -> int:
         self.current = partition

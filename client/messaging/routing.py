@@ -94,11 +94,11 @@ class Router:
     @staticmethod
     def sticky_partition(state: TopicState) -> int:
         """The current keyless partition, chosen anew when due (P5)."""
-        sticky = state.sticky
-        if not 0 <= sticky.current < len(state.slots):
-            slots = state.slots
-            sticky.choose(len(slots), lambda p: slots[p].waiting, state.live)
-        return sticky.current
+        sticky, slots = state.sticky, state.slots
+        current = sticky.current
+        if 0 <= current < len(slots):
+            return current
+        return sticky.choose(len(slots), lambda p: slots[p].waiting, state.live)
 
     def choose_many(
         self,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections import Counter
-from typing import cast
+from types import FrameType
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging import partitioner
+from octavo.client.messaging import partitioner, routing
 from octavo.client.messaging.accumulator import Batch, Slot
 from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
@@ -25,6 +28,9 @@ from octavo.client.messaging.partitioner import (
 from octavo.client.messaging.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import InvalidPartition
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 VECTORS: list[tuple[bytes, int, tuple[int, int, int, int, int]]] = [
     (b"", 275646681, (0, 3, 1, 9, 31)),
@@ -117,6 +123,39 @@ def test_p5_long_queues_get_less() -> None:
     sticky = StickyChoice(1, SeededEntropy(1))
     counts = Counter(sticky.choose(2, lambda p: 9 if p == 0 else 0, []) for _ in range(1000))
     assert counts[1] > 4 * counts[0] > 0
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 400), max_size=12), st.integers(0, 9))
+def test_p5_a_choice_may_be_interrupted_by_others_between_any_two_steps(
+    partitions: int, strikes: list[int], seed: int
+) -> None:
+    """A tracer chooses, and counts records, before the given lines of the choice under way."""
+    state = state_of(partitions, batch_size=100)
+    state.sticky = StickyChoice(100, SeededEntropy(seed))
+    at, lines = set(strikes), itertools.count()
+
+    def interrupt() -> None:
+        for _ in range(partitions + 1):
+            assert 0 <= Router.sticky_partition(state) < partitions
+            state.sticky.renew()
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        if frame.f_code.co_filename not in (partitioner.__file__, routing.__file__):
+            return None
+        if event == "line" and next(lines) in at:
+            sys.settrace(None)
+            interrupt()
+            sys.settrace(trace)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for _ in range(12):
+            assert 0 <= Router.sticky_partition(state) < partitions
+            state.sticky.renew()
+    finally:
+        sys.settrace(before)
 
 
 def test_keyed_records_never_move_the_sticky_choice() -> None:
