@@ -68,7 +68,7 @@ class Shell:
         """Start a command that goes on; the caller ends it."""
         with (self.folder / "stderr.txt").open("w") as errors:
             return subprocess.Popen(
-                ["bash", "-c", f"exec {line}"],
+                ["bash", "-c", f"exec {line}" if "|" not in line else line],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -168,6 +168,30 @@ def test_up_killed_with_9_leaves_nothing_and_finds_its_data(
         assert len(shell("octavo consume orders").out.split()) == 600
     finally:
         shell("octavo down")
+
+
+@pytest.mark.parametrize("ends", ["", " 2>&1"], ids=["stdout", "both"])
+def test_up_goes_on_when_nobody_reads_its_output(shell: Shell, ends: str) -> None:
+    """A cluster is more than its words: it serves, and Ctrl-C still ends it."""
+    process = shell.start(f"octavo up --port 0{ends} | true")
+    data = shell.folder / "octavo-data"
+
+    def is_up() -> bool:
+        found = read_cluster_file(data)
+        return found is not None and [e.state for e in found.children] == ["ready"] * 4
+
+    try:
+        assert wait_until(is_up, COMMAND_TIMEOUT_S), (shell.folder / "stderr.txt").read_text()
+        shell("octavo status")
+        shell.environment["OCTAVO_BOOTSTRAP_SERVERS"] = bootstrap_of(shell)
+        shell("octavo topic create unread -p 1")
+    finally:
+        pids = children_of(data)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+    assert all_gone(pids)
 
 
 def test_bigger_cluster_in_the_background(shell: Shell) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.failures import ExitCode, say_error
-from octavo.cli.output import Format, FormatOption, Row, emit_rows, note, write_text
+from octavo.cli.output import Format, FormatOption, Row, emit_rows, note, write_beside_work
 from octavo.cli.session import parse_settings
 from octavo.runtime.errors import RequestTimedOut
 from octavo.supervisor.spec import (
@@ -111,7 +111,7 @@ def _serve(spec: ClusterSpec, *, control: bool) -> int:
         if control:
             answer(ClusterEvent("ready", SUPERVISOR, cluster.bootstrap_servers), event="up")
         else:
-            write_text(_welcome(cluster, spec.data_dir))
+            write_beside_work(_welcome(cluster, spec.data_dir))
             note("Ctrl-C stops it; the data stays.")
 
     note(f"starting bookies: {spec.bookies}, brokers: {spec.brokers}, data: {spec.data_dir}")
@@ -153,7 +153,7 @@ def _detached(spec: ClusterSpec) -> int:
         code = process.wait()
         sys.stderr.write(log_path.read_text("utf-8", "replace"))
         return code or ExitCode.ERROR
-    write_text(welcome.decode())
+    write_beside_work(welcome.decode())
     note(
         f"running in the background (pid {process.pid}); "
         f"`octavo down --data {spec.data_dir}` stops it"

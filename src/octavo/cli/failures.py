@@ -6,6 +6,7 @@ import enum
 import os
 import sys
 import traceback
+from typing import TextIO
 
 from octavo.runtime import errors
 
@@ -107,10 +108,26 @@ def report(error: BaseException) -> ExitCode:
 
 def say_error(cause: str, hint: str) -> None:
     """One line for what happened, one for what to do."""
-    sys.stderr.write(f"error: {_one_line(cause)}\n")
+    lines = f"error: {_one_line(cause)}\n"
     if hint:
-        sys.stderr.write(f"hint: {_one_line(hint)}\n")
-    sys.stderr.flush()
+        lines += f"hint: {_one_line(hint)}\n"
+    tell(lines)
+
+
+def tell(text: str) -> None:
+    """Write to stderr; when nobody reads it any more the work goes on and its exit code counts."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        point_at_nothing(sys.stderr)
+
+
+def point_at_nothing(stream: TextIO) -> None:
+    """Let a stream whose reader went away swallow what follows, also its last flush."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,7 @@ import csv
 import enum
 import io
 import json
-import os
+import select
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli.failures import OutputClosed
+from octavo.cli.failures import OutputClosed, point_at_nothing, tell
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = Mapping[str, Value]
@@ -34,8 +34,7 @@ FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Form of th
 
 def note(text: str) -> None:
     """Progress for a person: stderr, one line."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    tell(text + "\n")
 
 
 def count_of(number: int, noun: str) -> str:
@@ -45,9 +44,16 @@ def count_of(number: int, noun: str) -> str:
 
 def discard_output() -> None:
     """Point stdout at nothing: its reader went away, and the last flush must not complain."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+    point_at_nothing(sys.stdout)
+
+
+def output_is_closed() -> bool:
+    """Whether the reader of our stdout went away; a broken socket elsewhere is not that."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @contextmanager
@@ -64,6 +70,14 @@ def write_text(text: str) -> None:
     with closed_pipe_is_quiet():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def write_beside_work(text: str) -> None:
+    """Write to stdout what is not the work of the command: without a reader the work goes on."""
+    try:
+        write_text(text)
+    except OutputClosed:
+        discard_output()
 
 
 def write_bytes(data: bytes, *, flush: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from octavo.cli.app import app
 from octavo.cli.failures import ExitCode, OutputClosed, report, say_error
-from octavo.cli.output import discard_output
+from octavo.cli.output import discard_output, output_is_closed
 
 
 def run(words: Sequence[str]) -> int:
@@ -18,7 +18,12 @@ def run(words: Sequence[str]) -> int:
         code = app(list(words), prog_name="octavo", standalone_mode=False)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             sys.stdout.flush()
-    except (OutputClosed, BrokenPipeError):
+    except OutputClosed:
+        discard_output()
+        return ExitCode.OK
+    except BrokenPipeError as error:
+        if not output_is_closed():
+            return report(error)
         discard_output()
         return ExitCode.OK
     except typer.BadParameter as error:
