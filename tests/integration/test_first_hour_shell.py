@@ -355,6 +355,11 @@ def test_cluster_health_follows_what_is_killed(
     assert wait_until(lambda: says("healthy: ", 0), 60.0), "SIGHUP starts what is down"
 
 
+def test_probe_of_a_ready_server(at: Shell, shared_cluster: LocalCluster) -> None:
+    address = shared_cluster.bootstrap_servers
+    assert at(f"octavo probe {address}").err == f"{address} is ready\n"
+
+
 def test_ledger_show(at: Shell, shared_cluster: LocalCluster) -> None:
     at("octavo topic create held -p 1")
     at("seq 1 10 | octavo produce held")

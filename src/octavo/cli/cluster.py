@@ -15,6 +15,7 @@ import typer
 
 from octavo.cli.failures import ExitCode, say_error
 from octavo.cli.output import Format, FormatOption, Row, emit_rows, note, write_beside_work
+from octavo.cli.probing import PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_S, probe_server
 from octavo.cli.session import parse_settings
 from octavo.runtime.errors import RequestTimedOut
 from octavo.supervisor.spec import (
@@ -234,15 +235,12 @@ def probe(
     address: Annotated[
         str, typer.Argument(help="host:port of a broker or of a bookie's control port.")
     ],
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.1)] = 3.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait.", min=PROBE_TIMEOUT_MIN_S)
+    ] = PROBE_TIMEOUT_S,
 ) -> int:
     """Ask one server whether it is ready; for health checks of containers. Exit code 0 or 5."""
-    # Imported here: loads gRPC.
-    from octavo.supervisor.health import is_serving
-
-    serving = asyncio.run(is_serving(address, timeout))
-    note(f"{address} is {'ready' if serving else 'not ready'}")
-    return ExitCode.OK if serving else ExitCode.UNAVAILABLE
+    return probe_server(address, timeout)
 
 
 def down(

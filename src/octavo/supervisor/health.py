@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import grpc.aio
+import grpc
 from grpc_health.v1 import health_pb2
 
-from octavo.proto.channels import open_channel
+from octavo.proto.channels import channel_options, open_channel
 
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -22,5 +22,20 @@ async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
         try:
             reply = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError:
+            return False
+    return reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def is_serving_now(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
+    """The same for a program without an event loop; blocks for `timeout_s` at most."""
+    with grpc.insecure_channel(address, options=channel_options()) as channel:
+        check = channel.unary_unary(
+            _CHECK,
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            reply = check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.RpcError:
             return False
     return reply.status == health_pb2.HealthCheckResponse.SERVING
