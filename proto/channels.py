@@ -60,3 +60,8 @@ def open_channel(
     return grpc.aio.insecure_channel(
         address, options=channel_options(*extra, use_http_proxy=use_http_proxy)
     )
+
+
+def open_blocking_channel(address: str) -> grpc.Channel:
+    """The same for a program without an event loop."""
+    return grpc.insecure_channel(address, options=channel_options())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2
 
-from octavo.proto.channels import channel_options, open_channel
+from octavo.proto.channels import open_blocking_channel, open_channel
 
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -28,7 +28,7 @@ async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
 
 def is_serving_now(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
     """The same for a program without an event loop; blocks for `timeout_s` at most."""
-    with grpc.insecure_channel(address, options=channel_options()) as channel:
+    with open_blocking_channel(address) as channel:
         check = channel.unary_unary(
             _CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
