@@ -136,8 +136,27 @@ def encode_mark() -> bytes:
     return _seal(MARK_MAGIC, b"")
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The payload of a snapshot entry."""
+def pack_producer(producer: ProducerSnapshot) -> bytes:
+    """One producer as it lies in a snapshot's body: 24 bytes and 24 for each window item."""
+    head = _PRODUCER.pack(
+        producer.producer_id,
+        producer.epoch,
+        len(producer.window),
+        producer.last_sequence,
+        producer.last_used_ms,
+    )
+    return head + b"".join([_WINDOW.pack(*item) for item in producer.window])
+
+
+def encode_snapshot(snapshot: Snapshot, packed: Sequence[bytes] | None = None) -> bytes:
+    """The payload of a snapshot entry.
+
+    Args:
+        snapshot: the state.
+        packed: its producers as `pack_producer` gave them, instead of `snapshot.producers`; then
+            tens of thousands are joined in a few milliseconds.
+    """
+    producers = [pack_producer(item) for item in snapshot.producers] if packed is None else packed
     parts = [
         snapshot.topic_id.bytes,
         _SNAPSHOT.pack(
@@ -146,22 +165,12 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             snapshot.owner_epoch,
             snapshot.written_ms,
             *snapshot.figures,
-            len(snapshot.producers),
+            len(producers),
             len(snapshot.open_transactions),
             len(snapshot.aborted),
         ),
     ]
-    for producer in snapshot.producers:
-        parts.append(
-            _PRODUCER.pack(
-                producer.producer_id,
-                producer.epoch,
-                len(producer.window),
-                producer.last_sequence,
-                producer.last_used_ms,
-            )
-        )
-        parts.extend(_WINDOW.pack(*item) for item in producer.window)
+    parts.extend(producers)
     parts.extend(_TXN.pack(*item) for item in snapshot.open_transactions)
     parts.extend(_ABORTED.pack(*item) for item in snapshot.aborted)
     return _seal(SNAPSHOT_MAGIC, b"".join(parts))

@@ -307,8 +307,8 @@ class PartitionShell:
                 self._log.owner_epoch,
                 self._clock.wall_ms(),
                 opened.figures_with(pending),
-                self._producers.snapshot(lambda append: append.entry_id is not None),
-            )
+            ),
+            self._producers.packed(lambda append: append.entry_id is not None),
         )
         try:
             entry_id = opened.writer.add(payload, partial(self._on_done, opened))

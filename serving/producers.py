@@ -12,13 +12,13 @@ ambiguous for a correct client.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from octavo.proto.batch import BatchHeader
-from octavo.proto.segment_entries import ProducerSnapshot, WindowItem
+from octavo.proto.segment_entries import ProducerSnapshot, WindowItem, pack_producer
 from octavo.runtime.invariant import invariant
 
 T = TypeVar("T")
@@ -92,6 +92,8 @@ class _Producer(Generic[T]):
     window: deque[WindowItem] = field(default_factory=lambda: deque(maxlen=WINDOW))
     pending: deque[_Pending[T]] = field(default_factory=lambda: deque[_Pending[T]]())
     last_used_ms: int = 0
+    packed: bytes = b""
+    """What a snapshot says of the durable state; empty while there is none."""
 
     @property
     def vouched_from(self) -> int:
@@ -117,6 +119,14 @@ class _Producer(Generic[T]):
         )
         self.last_sequence = item.last_sequence
         self.last_used_ms = max(self.last_used_ms, item.append_time_ms)
+
+    def pack(self, producer_id: int) -> None:
+        """Keep `packed` true: once for each batch, so that no snapshot packs all producers."""
+        self.packed = pack_producer(
+            ProducerSnapshot(
+                producer_id, self.epoch, self.last_sequence, self.last_used_ms, tuple(self.window)
+            )
+        )
 
     def copy_with(self, counts: Callable[[T], bool]) -> _Producer[T]:
         clone: _Producer[T] = _Producer(
@@ -221,6 +231,7 @@ class ProducerStates(Generic[T]):
         item = known.pending.popleft()
         invariant(item.token is token, "appends of one producer become durable in order")
         known.confirm(item)
+        known.pack(producer_id)
 
     def fail(self, producer_id: int, token: T) -> None:
         """The newest pending append was not written (I3); called newest first."""
@@ -250,22 +261,24 @@ class ProducerStates(Generic[T]):
         )
         known.last_sequence = last
         known.last_used_ms = max(known.last_used_ms, header.append_time_ms)
+        known.pack(header.producer_id)
 
-    def snapshot(self, counts: Callable[[T], bool]) -> tuple[ProducerSnapshot, ...]:
-        """All windows (I7), as if the pending appends for which `counts` is true were durable."""
-        return tuple(self._snapshot_items(counts))
+    def packed(self, counts: Callable[[T], bool]) -> list[bytes]:
+        """All windows (I7), as if the pending appends for which `counts` is true were durable.
 
-    def _snapshot_items(self, counts: Callable[[T], bool]) -> Iterator[ProducerSnapshot]:
+        Each is what `pack_producer` gives; only producers with pending appends are packed here.
+        """
+        told: list[bytes] = []
         for producer_id, live in self._producers.items():
-            state = live.copy_with(counts) if live.pending else live
+            if not live.pending:
+                if live.packed:
+                    told.append(live.packed)
+                continue
+            state = live.copy_with(counts)
             if state.window:
-                yield ProducerSnapshot(
-                    producer_id,
-                    state.epoch,
-                    state.last_sequence,
-                    state.last_used_ms,
-                    tuple(state.window),
-                )
+                state.pack(producer_id)
+                told.append(state.packed)
+        return told
 
     def restore(self, snapshots: Iterable[ProducerSnapshot]) -> None:
         """Forget everything and take over a snapshot."""
@@ -276,16 +289,21 @@ class ProducerStates(Generic[T]):
                 item.last_sequence,
                 deque(item.window, maxlen=WINDOW),
                 last_used_ms=item.last_used_ms,
+                packed=pack_producer(item),
             )
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers unused for `expiration_ms` (I10); returns how many."""
+        """Forget producers unused for `expiration_ms` (I10); returns how many.
+
+        The oldest use comes first, so the look ends at the first producer that is still young.
+        """
         limit = now_ms - self._expiration_ms
-        gone = [
-            producer_id
-            for producer_id, state in self._producers.items()
-            if state.last_used_ms < limit and not state.pending
-        ]
+        gone: list[int] = []
+        for producer_id, state in self._producers.items():
+            if state.last_used_ms >= limit:
+                break
+            if not state.pending:
+                gone.append(producer_id)
         for producer_id in gone:
             del self._producers[producer_id]
         return len(gone)

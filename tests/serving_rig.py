@@ -11,6 +11,13 @@ from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.paths import Paths
 from octavo.metadata.topics import PartitionCatalog
 from octavo.proto import batch as batches
+from octavo.proto.segment_entries import (
+    ProducerSnapshot,
+    SegmentFigures,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import OctavoError
@@ -27,6 +34,12 @@ from tests.memory_ledgers import MemoryBackend, MemoryBookies
 TOPIC_ID = uuid.UUID(int=7)
 NAME = PartitionName("orders", TOPIC_ID, 0)
 NOW_MS = 1_700_000_000_000
+
+
+def handed_over(packed: Sequence[bytes]) -> tuple[ProducerSnapshot, ...]:
+    """What a next owner reads of producers packed for a snapshot, through the stored bytes."""
+    state = Snapshot(uuid.UUID(int=1), 0, 0, 0, 0, SegmentFigures())
+    return decode_snapshot(encode_snapshot(state, packed)).producers
 
 
 def make_batch(

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from octavo.proto.batch import BatchHeader, decode_header
 from octavo.serving.producers import SEQUENCES, Kind, ProducerStates
-from tests.serving_rig import make_batch
+from tests.serving_rig import handed_over, make_batch
 
 PIDS = st.integers(0, 2)
 _TEMPLATE = decode_header(make_batch([b"v"]))
@@ -137,7 +137,7 @@ class ProducerMachine(RuleBasedStateMachine):
         """Snapshot and replay give the same state; what was pending is lost or durable."""
         fresh: ProducerStates[Sent] = ProducerStates()
         counts: Callable[[Sent], bool] = lambda _: durable_too  # noqa: E731
-        fresh.restore(self.states.snapshot(counts))
+        fresh.restore(handed_over(self.states.packed(counts)))
         for sent in self.queue if durable_too else reversed(self.queue):
             truth = self.truth[sent.pid]
             truth.pending.remove(sent)
@@ -148,6 +148,19 @@ class ProducerMachine(RuleBasedStateMachine):
                 self.offset = sent.offset
         self.queue.clear()
         self.states = fresh
+
+    @invariant()
+    def what_is_packed_is_what_is_known(self) -> None:
+        """A snapshot tells the newest batches of each producer, from bytes packed long before."""
+        told = {
+            item.producer_id: [(sent.base_sequence, sent.base_offset) for sent in item.window]
+            for item in handed_over(self.states.packed(lambda _: False))
+        }
+        assert told == {
+            pid: [(sent.base % SEQUENCES, sent.offset) for sent in truth.stored[-5:]]
+            for pid, truth in self.truth.items()
+            if truth.stored
+        }
 
     @invariant()
     def unknown_producers_hold_no_memory(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from octavo.proto.batch import BatchHeader, decode_header
+from octavo.proto.segment_entries import ProducerSnapshot, pack_producer
+from octavo.serving import producers
 from octavo.serving.producers import SEQUENCES, Kind, ProducerStates, advance, last_of
-from tests.serving_rig import make_batch
+from tests.serving_rig import handed_over, make_batch
 
 LAST = SEQUENCES - 1
 
@@ -160,7 +162,7 @@ def test_i7_snapshot_keeps_all_five_descriptors() -> None:
     for i in range(7):
         log.store(i, pid=7)
     other: ProducerStates[str] = ProducerStates()
-    other.restore(log.states.snapshot(lambda _: False))
+    other.restore(handed_over(log.states.packed(lambda _: False)))
     offsets = [other.decide(7, 0, i, 1).base_offset for i in range(7)]
     assert offsets == [-1, -1, 2, 3, 4, 5, 6]
     assert other.decide(7, 0, 7, 1).kind is Kind.APPEND
@@ -172,7 +174,7 @@ def test_i8_snapshot_counts_only_the_pending_batches_asked_for() -> None:
     sent = log.begin(1)
     log.begin(2)
     other: ProducerStates[str] = ProducerStates()
-    other.restore(log.states.snapshot(lambda token: token == sent))
+    other.restore(handed_over(log.states.packed(lambda token: token == sent)))
     assert other.decide(7, 0, 1, 1).kind is Kind.DUPLICATE
     assert other.decide(7, 0, 2, 1).kind is Kind.APPEND
     assert log.kind(2) is Kind.ATTACH  # taking it changed nothing
@@ -193,6 +195,40 @@ def test_i10_expiry_spares_pending_producers() -> None:
     states.begin(header(0, pid=2), 1, 1000, "b")
     assert states.expire(1101) == 1
     assert len(states) == 1
+
+
+def test_i10_expiry_looks_past_a_pending_producer_and_ends_at_the_first_young_one() -> None:
+    states: ProducerStates[str] = ProducerStates(expiration_ms=100)
+    states.begin(header(0, pid=1), 0, 1000, "a")  # the oldest, still on its way
+    for pid, used_ms in ((2, 1001), (3, 1002), (4, 1050)):
+        states.begin(header(0, pid=pid), pid, used_ms, "b")
+        states.confirm(pid, "b")
+    assert states.expire(1103) == 2
+    assert [item.producer_id for item in handed_over(states.packed(lambda _: False))] == [4]
+    states.confirm(1, "a")
+    assert states.expire(1151) == 2
+
+
+def test_i7_a_snapshot_packs_only_producers_with_pending_appends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states: ProducerStates[str] = ProducerStates()
+    for pid in range(200):
+        states.begin(header(0, pid=pid), pid, 1000, "a")
+        states.confirm(pid, "a")
+    states.begin(header(1, pid=7), 200, 1000, "b")
+    packed: list[int] = []
+
+    def counting(item: ProducerSnapshot) -> bytes:
+        packed.append(item.producer_id)
+        return pack_producer(item)
+
+    monkeypatch.setattr(producers, "pack_producer", counting)
+    told = handed_over(states.packed(lambda _: True))
+    assert packed == [7]
+    assert {item.producer_id: len(item.window) for item in told} == {
+        pid: 2 if pid == 7 else 1 for pid in range(200)
+    }
 
 
 def test_number_of_producers_is_bounded_and_the_longest_unused_goes() -> None:
