@@ -61,6 +61,7 @@ class Faults:
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     """Produce requests wait while it is clear."""
     release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
+    """Metadata, lists and health are answered only while it is set."""
     release_changes: asyncio.Event = field(default_factory=asyncio.Event)
     """Topics are created and deleted only while it is set."""
 
@@ -391,6 +392,7 @@ class FakeBroker(BrokerServicer):
         return pb.DeleteTopicReply()
 
     async def ListTopics(self, request, context):  # type: ignore[no-untyped-def]
+        await self.faults.release_metadata.wait()
         names = sorted(name for name in self.cluster.topics if name > request.after)
         page = names[: request.limit or len(names)]
         return pb.ListTopicsReply(
@@ -420,6 +422,7 @@ class FakeBroker(BrokerServicer):
         return pb.RollReply(high_watermark=model.end)
 
     async def ClusterHealth(self, request, context):  # type: ignore[no-untyped-def]
+        await self.faults.release_metadata.wait()
         return pb.ClusterHealthReply(
             cluster_id="fake",
             brokers=[pb.BrokerInfo(broker_id="broker-0", address=self.address)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Literal
 
 import pytest
 
@@ -45,7 +46,7 @@ async def test_acks_0_obeys_buffer_memory(client: AsyncClient, fake: FakeCluster
 @pytest.mark.parametrize("limit", [1_500, 10_000, 65_536])
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 async def test_a_topic_that_takes_less_than_batch_size_gets_smaller_batches(
-    client: AsyncClient, fake: FakeCluster, limit: int, compression: str
+    client: AsyncClient, fake: FakeCluster, limit: int, compression: Literal["none", "lz4"]
 ) -> None:
     fake.create("small", 1, **{"max.message.bytes": str(limit)})
     values = [os.urandom(1_000) for _ in range(100)]
