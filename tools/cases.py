@@ -107,6 +107,9 @@ def main() -> int:
     if not paths:
         print(f"cases: nothing in {asked.folder} matches {' '.join(asked.names) or '[0-9]*.py'}")
         return 2
+    # A shell starts background jobs with SIGINT ignored, and children would inherit that: cases
+    # about Ctrl-C must not depend on how they were started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     counts: collections.Counter[str] = collections.Counter()
     logs = pathlib.Path(tempfile.mkdtemp(prefix="octavo-cases-"))
     for path in paths:
