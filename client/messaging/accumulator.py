@@ -7,7 +7,8 @@ Appending works from any thread under `lock`; batches are taken on the loop. Mem
 Signal handlers and finalisers may run between any two calls of a section, also raise there (Ctrl-C)
 or let other threads in for a while (`sections`). So a record goes in by steps between which nothing
 is called, after a last look at whether the batch is still the open one; everything else is done in
-an order in which each step leaves the state whole.
+an order in which each step leaves the state whole. An open batch without a record belongs to the
+interrupted section that made it: it is not due, not closed, not taken and not waited for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ GROWN_BATCHES_MAX = 8
 """While full batches wait for their partition's window, the open one grows up to this size and this
 many times `batch_size`: with five in flight, small ones would leave the disk waiting for round
 trips."""
+EMPTY_LOOK_S = 0.001
+"""When an open batch that had no record yet is looked at again."""
 
 
 class Columns(NamedTuple):
@@ -366,7 +369,7 @@ class Accumulator:
     def close_open(self, slot: Slot) -> None:
         """Move the open batch to the closed ones."""
         batch = slot.open
-        if batch is None:
+        if batch is None or not batch.count:
             return
         closing = (batch,)
         if slot.open is batch:
@@ -379,7 +382,7 @@ class Accumulator:
 
     def expedite(self, slot: Slot, batch: Batch) -> None:
         """Send `batch` as soon as the partition has room, without lingering."""
-        if slot.open is batch:
+        if slot.open is batch and batch.count:
             batch.due = True
             self.ready[slot] = None
             self.wake_wanted = True
@@ -398,10 +401,14 @@ class Accumulator:
         due: list[Slot] = []
         following: float | None = None
         for slot, deadline_s in self._linger.items():
-            if deadline_s > now_s:
-                following = deadline_s
+            batch = slot.open
+            if batch is not None and not batch.count:
+                following = now_s + EMPTY_LOOK_S if following is None else following
+            elif deadline_s > now_s:
+                following = deadline_s if following is None else min(following, deadline_s)
                 break
-            due.append(slot)
+            else:
+                due.append(slot)
         for slot in due:
             del self._linger[slot]
             if slot.open is not None:
@@ -428,7 +435,9 @@ class Accumulator:
             while slot.closed and slot.closed[0].created_s <= created_before_s:
                 out.append(slot.closed.popleft())
             batch = slot.open
-            if not slot.closed and batch is not None and batch.created_s <= created_before_s:
+            if slot.closed or batch is None or not batch.count:
+                continue
+            if batch.created_s <= created_before_s:
                 out.append(batch)
                 slot.open = None
                 self._linger.pop(slot, None)
@@ -443,13 +452,16 @@ class Accumulator:
         ]
         return min(ages, default=None)
 
+    def waiting(self) -> list[Batch]:
+        """Batches that are neither acknowledged nor failed and hold a record."""
+        return [batch for batch in list(self.pending) if batch.count]
+
     def take_slots(self, slots: Iterable[Slot]) -> list[Batch]:
         """Remove every batch of these slots that was not taken yet (their topic is gone)."""
         out: list[Batch] = []
         for slot in slots:
-            out += [*slot.closed, *([slot.open] if slot.open is not None else [])]
+            out += [*slot.closed, *self._take_open(slot)]
             slot.closed.clear()
-            slot.open = None
             self.ready.pop(slot, None)
             self._linger.pop(slot, None)
         return out
@@ -458,14 +470,19 @@ class Accumulator:
         """Remove every batch not yet taken (the producer failed or is closed)."""
         out: list[Batch] = []
         for slot in {*self._linger, *self.ready}:
-            out.extend(slot.closed)
+            out += [*slot.closed, *self._take_open(slot)]
             slot.closed.clear()
-            if slot.open is not None:
-                out.append(slot.open)
-                slot.open = None
         self.ready.clear()
         self._linger.clear()
         return out
+
+    def _take_open(self, slot: Slot) -> tuple[Batch, ...]:
+        """The open batch; one without a record is dropped, its section makes another."""
+        batch, slot.open = slot.open, None
+        if batch is None or batch.count:
+            return () if batch is None else (batch,)
+        self.pending.pop(batch, None)
+        return ()
 
     # --- memory ---------------------------------------------------------------------------------
 

@@ -139,6 +139,12 @@ class ProducerEngine(Intake):
             linger_s = accumulator.mark_due(now_s)
             accumulator.timer_armed = linger_s is not None
             ready = list(accumulator.ready)
+        if self.core.fatal is not None and self.closed is not None:
+            # Appended by a section that was interrupted while the producer ended.
+            with accumulator.lock:
+                late = accumulator.take_all()
+            self._act([Fail(batch, self.closed) for batch in late], now_s)
+            return
         # Decided once for each broker: what is not held goes together, in one message.
         held: dict[str, float | None] = {}
         for slot in ready:
@@ -378,7 +384,7 @@ class ProducerEngine(Intake):
         self.expedite_all()
         self._look()
         with self.accumulator.lock:
-            waiting: list[Completion] = list(self.accumulator.pending)
+            waiting: list[Completion] = [*self.accumulator.waiting()]
         waiting += [item[3] for item in list(self._aside)]
         for batch in waiting:
             left_s = None if deadline_s is None else deadline_s - self.cluster.clock.monotonic()

@@ -163,7 +163,8 @@ class Intake(ABC):
             future = accumulator.append(slot, row)
             if key is None and partition is None:
                 state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
-            if expedite and slot.open is not None:
+            if (expedite or self.closed is not None) and slot.open is not None:
+                # `closed`: by what interrupted this section; the loop fails what came too late.
                 accumulator.expedite(slot, slot.open)
             if accumulator.wake_wanted and not self._wake_pending:
                 self._wake()

@@ -260,3 +260,37 @@ def test_b10_a_done_callback_cannot_hang_or_end_the_client(
     assert code == 0, err
     assert out.strip() == said
     assert stored(fake).count(b"later") == 1
+
+
+CLOSED_IN_THE_MIDDLE = """
+import sys, threading
+from octavo import Client
+from octavo.client.messaging.routing import Router
+from octavo.client.messaging.sections import suspended
+from octavo.errors import OctavoError
+client = Client(sys.argv[1])
+producer = client.producer()
+producer.send("t", b"first", partition=0)
+choose = Router.choose
+def closing(*words):
+    Router.choose = choose
+    with suspended():  # as a signal handler that closes gives the section back
+        closer = threading.Thread(target=producer.close)
+        closer.start()
+        closer.join()
+    return choose(*words)
+Router.choose = closing
+future = producer.send_nowait("t", b"late", partition=0)
+try:
+    print("stored", future.result(timeout=10))
+except OctavoError as error:
+    print(error.code)
+client.close()
+"""
+
+
+def test_a_record_whose_producer_was_closed_in_the_middle_of_its_append_fails(
+    fake: FakeClusterThread,
+) -> None:
+    code, out, err = python(CLOSED_IN_THE_MIDDLE, fake.bootstrap)
+    assert (code, out.split()) == (0, ["PRODUCER_CLOSED"]), out + err

@@ -44,7 +44,8 @@ async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
             costs.append(reads["all"] - before)
         early, late = median_low(costs[10:40]), median_low(costs[-40:])
         assert late <= READS_PER_TOPIC_MAX
-        assert late <= early + 1
+        # Load moves a median by some reads; one that grew with the topics would be at 60 by now.
+        assert late <= early + 4
 
         before = reads["all"]
         request = pb.ListTopicsRequest(limit=5, after="t1")

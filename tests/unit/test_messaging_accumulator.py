@@ -206,3 +206,33 @@ def test_nothing_grows_when_batching_is_off() -> None:
         append(accumulator, slot, row(10), 0.0)
     counts = [batch.count for batch in iter(lambda: accumulator.take(slot), None) if batch]
     assert counts == [1, 1, 1]
+
+
+def test_an_open_batch_without_a_record_is_nobodys_business() -> None:
+    """Between opening a batch and its first record a signal handler may flush, wait and close."""
+    accumulator, slot = made(linger_s=1.0)
+    NOW[0] = 0.0
+    accumulator._open(slot)  # pyright: ignore[reportPrivateUsage]  # here the section is left
+    opened = slot.open
+    accumulator.expedite_all()
+    accumulator.close_open(slot)
+    assert accumulator.waiting() == []
+    assert accumulator.take(slot) is None
+    following = accumulator.mark_due(5.0)
+    assert following is not None
+    assert 5.0 < following < 5.1, "it is looked at again soon"
+    assert accumulator.take_expired(9.0) == []
+    assert slot.open is opened
+    assert append(accumulator, slot, row(100), 5.0) is opened
+    assert accumulator.mark_due(5.1) is None
+    assert accumulator.take(slot) is opened
+
+
+def test_the_end_drops_an_open_batch_without_a_record() -> None:
+    accumulator, slot = made()
+    NOW[0] = 0.0
+    accumulator._open(slot)  # pyright: ignore[reportPrivateUsage]
+    opened = slot.open
+    assert accumulator.take_all() == []
+    assert not accumulator.pending
+    assert append(accumulator, slot, row(100), 0.0) is not opened
