@@ -145,7 +145,9 @@ class EmbeddedStore:
         except TimeoutError:
             await self._tasks.close()
             raise MetadataUnavailable(
-                f"no metadata server at {self._address}", hint="is `octavo up` running?"
+                f"no metadata server at {self._address}",
+                hint="is `octavo up` running?",
+                address=self._address,
             ) from None
 
     @property
@@ -249,12 +251,15 @@ class EmbeddedStore:
             self._pending[request_id] = _Pending(operation, future)
             if not connection.send(message):
                 del self._pending[request_id]
-                raise MetadataUnavailable("the metadata store does not take requests")
+                raise MetadataUnavailable(
+                    f"the metadata store at {self._address} does not take requests",
+                    address=self._address,
+                )
             try:
                 async with asyncio.timeout(self._operation_timeout_s):
                     reply = await future
             except TimeoutError:
-                raise _lost(operation) from None
+                raise self._lost(operation, "no answer in time") from None
             finally:
                 self._pending.pop(request_id, None)
         if reply.WhichOneof("result") == "refused":
@@ -263,7 +268,12 @@ class EmbeddedStore:
 
     def _refusal(self, operation: str, refused: wire.Refused) -> OctavoError:
         error = _ERRORS.get(refused.reason)
-        return error(refused.text) if error is not None else _lost(operation, refused.text)
+        return error(refused.text) if error is not None else self._lost(operation, refused.text)
+
+    def _lost(self, operation: str, why: str = "") -> UnknownOutcome | MetadataUnavailable:
+        cause = f"the reply of the metadata store at {self._address} to {operation} was lost"
+        kind = UnknownOutcome if operation in _WRITES else MetadataUnavailable
+        return kind(cause + (f": {why}" if why else ""), address=self._address)
 
     async def _wait_connection(self) -> _Connection:
         if self._closed:
@@ -274,7 +284,10 @@ class EmbeddedStore:
                     while self._connection is None:
                         await self._connected.wait()
             except TimeoutError:
-                raise MetadataUnavailable("no connection to the metadata store") from None
+                raise MetadataUnavailable(
+                    f"no connection to the metadata store at {self._address}",
+                    address=self._address,
+                ) from None
         return self._connection
 
     def _tell(self, message: wire.ClientMessage) -> None:
@@ -285,7 +298,7 @@ class EmbeddedStore:
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             if not entry.future.done():
-                entry.future.set_exception(_lost(entry.operation))
+                entry.future.set_exception(self._lost(entry.operation))
 
     # --- the session ------------------------------------------------------------------------
 
@@ -384,11 +397,6 @@ class EmbeddedStore:
             if unanswered == UNANSWERED_PINGS_MAX:
                 connection.cut()
                 return
-
-
-def _lost(operation: str, why: str = "") -> UnknownOutcome | MetadataUnavailable:
-    cause = f"the reply to {operation} was lost" + (f": {why}" if why else "")
-    return UnknownOutcome(cause) if operation in _WRITES else MetadataUnavailable(cause)
 
 
 def _version(reply: wire.ServerMessage) -> Version:

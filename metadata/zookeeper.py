@@ -241,7 +241,7 @@ class ZookeeperStore:
             if isinstance(result, KazooException) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):
-                raise _translate(operation, result) from result
+                raise _translate(operation, result, self._hosts) from result
         return results
 
     async def children(self, key: str) -> list[str]:
@@ -313,9 +313,9 @@ class ZookeeperStore:
                 async with asyncio.timeout(self._operation_timeout_s):
                     return await future
             except TimeoutError:
-                raise _lost(operation, "no answer in time") from None
+                raise _lost(operation, "no answer in time", self._hosts) from None
             except KazooException as error:
-                raise _translate(operation, error) from error
+                raise _translate(operation, error, self._hosts) from error
 
     async def _wait_connection(self) -> None:
         if not self._connected.is_set() and not self._closed:
@@ -323,7 +323,9 @@ class ZookeeperStore:
                 async with asyncio.timeout(self._operation_timeout_s):
                     await self._connected.wait()
             except TimeoutError:
-                raise MetadataUnavailable("no connection to ZooKeeper") from None
+                raise MetadataUnavailable(
+                    f"no connection to ZooKeeper at {self._hosts}", address=self._hosts
+                ) from None
         if self._closed:
             raise IllegalStateError("the metadata store is closed")
 
@@ -451,7 +453,7 @@ def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
         future.set_exception(error)
 
 
-def _translate(operation: str, error: KazooException) -> OctavoError:
+def _translate(operation: str, error: KazooException, hosts: str) -> OctavoError:
     if isinstance(error, NoNodeError):
         return KeyMissing(f"{operation}: the key does not exist")
     if isinstance(error, NodeExistsError):
@@ -467,12 +469,12 @@ def _translate(operation: str, error: KazooException) -> OctavoError:
     if isinstance(error, ConnectionClosedError):
         return MetadataUnavailable(f"{operation}: the store was closed")
     _log.info("%s lost its reply: %r", operation, error)
-    return _lost(operation, type(error).__name__)
+    return _lost(operation, type(error).__name__, hosts)
 
 
-def _lost(operation: str, why: str) -> UnknownOutcome | MetadataUnavailable:
-    cause = f"the reply to {operation} was lost ({why})"
-    return UnknownOutcome(cause) if operation in _WRITES else MetadataUnavailable(cause)
+def _lost(operation: str, why: str, hosts: str) -> UnknownOutcome | MetadataUnavailable:
+    kind = UnknownOutcome if operation in _WRITES else MetadataUnavailable
+    return kind(f"the reply of ZooKeeper at {hosts} to {operation} was lost ({why})", address=hosts)
 
 
 def guard_of(key: str) -> str:

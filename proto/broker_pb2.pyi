@@ -1117,6 +1117,7 @@ class ClusterHealthReply(_message.Message):
     SHORT_SEGMENTS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     CENSUS_COMPLETE_FIELD_NUMBER: _builtins.int
+    METADATA_ERROR_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     metadata_connected: _builtins.bool
     write_quorum: _builtins.int
@@ -1131,6 +1132,8 @@ class ClusterHealthReply(_message.Message):
     """segments looked at"""
     census_complete: _builtins.bool
     """whether these are all"""
+    metadata_error: _builtins.str
+    """why metadata_connected is false, with the store's address"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -1148,10 +1151,11 @@ class ClusterHealthReply(_message.Message):
         short_segments: _builtins.int | None = ...,
         segments: _builtins.int | None = ...,
         census_complete: _builtins.bool = ...,
+        metadata_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "degraded_ledgers", b"degraded_ledgers", "segments", b"segments", "short_segments", b"short_segments"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "ack_quorum", b"ack_quorum", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "metadata_connected", b"metadata_connected", "segments", b"segments", "short_segments", b"short_segments", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "ack_quorum", b"ack_quorum", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "metadata_connected", b"metadata_connected", "metadata_error", b"metadata_error", "segments", b"segments", "short_segments", b"short_segments", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__degraded_ledgers: _TypeAlias = _typing.Literal["degraded_ledgers"]  # noqa: Y015
     _WhichOneofArgType__degraded_ledgers: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers"]  # noqa: Y015

@@ -16,16 +16,22 @@ from octavo.metadata.topics import PartitionCatalog, Segment, Topic, TopicCatalo
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.errors import to_wire
-from octavo.runtime.errors import InvalidRequest, OctavoError, RequestTimedOut
+from octavo.runtime.errors import (
+    InvalidRequest,
+    MetadataUnavailable,
+    OctavoError,
+    RequestTimedOut,
+)
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
 from octavo.serving.copy_census import take_census
-from octavo.serving.ownership import Ownership
+from octavo.serving.ownership import Located, Ownership
 from octavo.serving.partition import PartitionShell
 from octavo.serving.read_path import offset_for_time
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.storage import Storage
+from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_directory import TopicDirectory
 
@@ -57,6 +63,7 @@ class AdminService:
         registry: PartitionRegistry,
         ownership: Ownership,
         topic_admin: TopicAdmin,
+        store_answers: StoreAnswers,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -70,6 +77,8 @@ class AdminService:
         self._registry = registry
         self._ownership = ownership
         self._topic_admin = topic_admin
+        self._during = store_answers.during
+        self._store_answers = store_answers
 
     # --- finding ------------------------------------------------------------------------------
 
@@ -87,14 +96,19 @@ class AdminService:
             max_batch_bytes=MAX_BATCH_BYTES,
         )
         if request.all_topics:
-            for topic, _ in await self._topic_catalog.list():
+            for topic, _ in await self._during(self._topic_catalog.list()):
                 if not topic.deleting:
                     reply.topics.append(self._topic_info(topic))
             return reply
+        silent: MetadataUnavailable | None = None  # once it is, no other name waits for the store
         for name in request.topics:
             try:
-                topic = await self._topics.get(name)
+                known = self._topics.cached(name)
+                if known is None and silent is not None:
+                    raise silent
+                topic = known or await self._during(self._topics.get(name))
             except OctavoError as error:
+                silent = error if isinstance(error, MetadataUnavailable) else silent
                 reply.topics.append(pb.TopicInfo(name=name, error=to_wire(error)))
                 continue
             for partition in range(topic.partitions):
@@ -127,24 +141,29 @@ class AdminService:
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
         """O-2: the owner; takes and loads the partition when it is for this broker."""
         try:
-            if request.topic_id:
-                await self._topics.confirm(request.topic, request.topic_id)
-            topic = await self._topics.get_partition(request.topic, request.partition)
-            bundle = self._registry.bundle(topic.topic_id, request.partition)
-            located = await self._ownership.locate(bundle)
-            if self._ownership.owns(bundle):
-                shell = await self._resolve(request)
-                await shell.prove_end()  # to name oneself as the owner is an answer about the end
+            located = await self._during(self._locate(request))
         except OctavoError as error:
             return pb.LookupReply(error=to_wire(error))
         return pb.LookupReply(
             owner_id=located.broker_id, owner_address=located.address, redirect=located.redirect
         )
 
+    async def _locate(self, request: pb.LookupRequest) -> Located:
+        if request.topic_id:
+            await self._topics.confirm(request.topic, request.topic_id)
+        topic = await self._topics.get_partition(request.topic, request.partition)
+        bundle = self._registry.bundle(topic.topic_id, request.partition)
+        located = await self._ownership.locate(bundle)
+        if self._ownership.owns(bundle):
+            shell = await self._resolve(request)
+            await shell.prove_end()  # to name oneself as the owner is an answer about the end
+        return located
+
     async def init_producer_id(self, _request: pb.InitProducerIdRequest) -> pb.InitProducerIdReply:
         """I1: an id nobody else has or had."""
         try:
-            producer_id = await self._producer_ids.allocate()
+            # A reply that comes too late burns a block of ids, as one that is lost.
+            producer_id = await self._during(self._producer_ids.allocate())
         except OctavoError as error:
             return pb.InitProducerIdReply(producer_id=-1, producer_epoch=-1, error=to_wire(error))
         return pb.InitProducerIdReply(producer_id=producer_id, producer_epoch=0)
@@ -154,15 +173,20 @@ class AdminService:
         if len(request.offsets) > LIST_OFFSETS_MAX:
             raise InvalidRequest(f"more than {LIST_OFFSETS_MAX} offsets asked for")
         gate = asyncio.Semaphore(CONCURRENT_READS)
+        silent: MetadataUnavailable | None = None  # once it is, none waits for the store any more
 
         async def one(asked: pb.ListOffset) -> pb.ListedOffset:
+            nonlocal silent
             listed = pb.ListedOffset(topic=asked.topic, partition=asked.partition)
             try:
                 async with gate:
+                    if silent and self._registry.find(asked.topic, asked.partition) is None:
+                        raise silent
                     shell = await self._resolve(asked)
                     listed.topic_id = shell.name.topic_id.bytes
-                    await self._find(shell, asked, listed)
+                    await self._during(self._find(shell, asked, listed))
             except OctavoError as error:
+                silent = error if isinstance(error, MetadataUnavailable) else silent
                 listed.error.CopyFrom(to_wire(error))
             return listed
 
@@ -214,8 +238,10 @@ class AdminService:
 
     async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsReply:
         """F135."""
-        found, more = await self._topic_admin.list(
-            include_internal=request.include_internal, after=request.after, limit=request.limit
+        found, more = await self._during(
+            self._topic_admin.list(
+                include_internal=request.include_internal, after=request.after, limit=request.limit
+            )
         )
         return pb.ListTopicsReply(topics=[self._topic_info(topic) for topic in found], more=more)
 
@@ -226,7 +252,7 @@ class AdminService:
         try:
             shell = await self._resolve(request)
             await shell.prove_end()
-            infos = await self._segment_infos(shell.described(), shell.high_watermark)
+            infos = await self._during(self._segment_infos(shell.described(), shell.high_watermark))
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
         return pb.DescribeLogReply(
@@ -292,10 +318,17 @@ class AdminService:
             write_quorum=self._config.write_quorum,
             ack_quorum=self._config.ack_quorum,
         )
+        if not connected:
+            reply.metadata_error = self._store_answers.silent().cause
         try:
-            census = await take_census(self._topic_catalog, self._partitions, self._storage)
+            census = await self._during(
+                take_census(self._topic_catalog, self._partitions, self._storage)
+            )
         except OctavoError as error:  # not known is not none
             _log.info("copies-not-counted", cause=error.cause)
+            if isinstance(error, MetadataUnavailable):
+                reply.metadata_connected = False
+                reply.metadata_error = error.cause
             return reply
         reply.degraded_ledgers = census.degraded_ledgers
         reply.short_segments = census.short_segments
@@ -308,7 +341,7 @@ class AdminService:
         try:
             if request.ledger_id < 0:
                 raise InvalidRequest(f"{request.ledger_id} is not a ledger id")
-            record = await self._storage.read_record(LedgerId(request.ledger_id))
+            record = await self._during(self._storage.read_record(LedgerId(request.ledger_id)))
             holders = await self._storage.holders(record)
         except OctavoError as error:
             return pb.ShowLedgerReply(error=to_wire(error))

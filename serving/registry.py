@@ -27,6 +27,7 @@ from octavo.serving.ownership import Ownership
 from octavo.serving.partition import PartitionShell
 from octavo.serving.partition_deps import PartitionDeps, PartitionStateName
 from octavo.serving.placement import bundle_of
+from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_config import settings_of
 from octavo.serving.topic_directory import TopicDirectory
 
@@ -49,12 +50,17 @@ class PartitionRegistry:
     """All partitions served by one broker."""
 
     def __init__(
-        self, deps: PartitionDeps, topics: TopicDirectory, ownership: Callable[[], Ownership]
+        self,
+        deps: PartitionDeps,
+        topics: TopicDirectory,
+        ownership: Callable[[], Ownership],
+        store_answers: StoreAnswers,
     ) -> None:
         self._deps = deps
         self._config = deps.config
         self._topics = topics
         self._ownership = ownership
+        self._store_answers = store_answers
         self._served: dict[_Key, _Served] = {}
         self._loading: dict[_Key, asyncio.Task[OctavoError | None]] = {}
         self._failed: dict[_Key, tuple[OctavoError, float]] = {}  # error, until when it holds
@@ -89,8 +95,19 @@ class PartitionRegistry:
     ) -> PartitionShell:
         """`resolve`, for one life of the topic's name; empty `topic_id`: whichever has it now.
 
-        Raises InconsistentTopicId besides, when another topic has the name by now.
+        Raises InconsistentTopicId besides, when another topic has the name by now, and
+        MetadataUnavailable when the metadata store falls silent meanwhile; a load goes on then.
         """
+        found = self.find(topic, partition)
+        if found is not None and (not topic_id or found.name.topic_id.bytes == topic_id):
+            return found
+        return await self._store_answers.during(
+            self._resolve_life(topic, partition, topic_id, wait_s, brief)
+        )
+
+    async def _resolve_life(
+        self, topic: str, partition: int, topic_id: bytes, wait_s: float, brief: bool
+    ) -> PartitionShell:
         for is_last in (False, True):
             try:
                 shell = await self.resolve(topic, partition, wait_s, brief=brief)

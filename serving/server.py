@@ -42,6 +42,7 @@ from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition_deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.storage import Storage
+from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.streams import FetchStream, ProduceStream
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_directory import TopicDirectory
@@ -91,7 +92,10 @@ class BrokerServer:
         self._cold = ColdReader(self._storage.backend, config)
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
-        self.registry = PartitionRegistry(self._deps(), self._topics, lambda: self.ownership)
+        self._store_answers = StoreAnswers(store, config.metadata_url, clock)
+        self.registry = PartitionRegistry(
+            self._deps(), self._topics, lambda: self.ownership, self._store_answers
+        )
         self._topic_admin = TopicAdmin(
             self._topic_catalog,
             self._partitions,
@@ -100,6 +104,7 @@ class BrokerServer:
             clock=clock,
             live_bookies=self._live_bookies,
             drop_topic=self._drop_topic,
+            store_answers=self._store_answers,
         )
         self._tasks = TaskOwner("broker", report_broken)
         self._check_topics = asyncio.Event()
@@ -192,6 +197,7 @@ class BrokerServer:
             registry=self.registry,
             ownership=self._ownership,
             topic_admin=self._topic_admin,
+            store_answers=self._store_answers,
         )
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, self._handlers(admin)),)
@@ -231,6 +237,7 @@ class BrokerServer:
             _log.warning("broker-stops-late", broker=self.config.broker_id)
         if self._server is not None:
             await self._server.stop(grace=0.5)
+        await self._store_answers.close()
         self._topics.close()
         await self._brokers.close()
         await self._cold.close()

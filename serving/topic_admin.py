@@ -40,6 +40,7 @@ from octavo.runtime.telemetry import get_logger
 from octavo.serving import segments as lists
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_config import check_replication, parse_topic_config
 
 CONCURRENT_PARTITIONS = 16
@@ -65,6 +66,7 @@ class TopicAdmin:
         clock: Clock,
         live_bookies: Callable[[], int],
         drop_topic: Callable[[Topic], Awaitable[None]],
+        store_answers: StoreAnswers,
     ) -> None:
         self._topics = topics
         self._partitions = partitions
@@ -73,6 +75,7 @@ class TopicAdmin:
         self._clock = clock
         self._live_bookies = live_bookies
         self._drop_topic = drop_topic
+        self._store_answers = store_answers
         self._deleting: dict[str, asyncio.Lock] = {}
 
     async def create(
@@ -92,7 +95,8 @@ class TopicAdmin:
             raise InvalidConfig(f"{len(config)} settings are too many")
         settings = parse_topic_config(config, self._config)
         try:
-            found = (await self._topics.get(name)).topic
+            # Only before the first write: what comes after it may have happened.
+            found = (await self._store_answers.during(self._topics.get(name))).topic
         except UnknownTopic:
             check_replication(settings, self._live_bookies())
         else:
@@ -131,7 +135,7 @@ class TopicAdmin:
         """
         if name.startswith("__"):
             raise UnknownTopic(f"topic {name!r} is internal and cannot be deleted")
-        found = await self._topics.get(name, barrier=True)
+        found = await self._store_answers.during(self._topics.get(name, barrier=True))
         if topic_id and found.topic.topic_id.bytes != topic_id:
             raise _another(found.topic)
         await self._delete(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
@@ -26,10 +27,8 @@ from octavo.proto import records_pb2
 from octavo.proto.errors import from_wire
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
-    BrokerUnavailable,
     InconsistentTopicId,
     NotLeader,
-    RequestTimedOut,
     RetriableError,
     UnknownOutcome,
     UnknownTopic,
@@ -172,6 +171,8 @@ class ClusterHealth:
     """Segments looked at."""
     census_complete: bool
     """Whether these are all."""
+    metadata_error: str = ""
+    """Why `metadata_connected` is False, with the address of the metadata store."""
 
     @property
     def writable_bookies(self) -> int:
@@ -289,11 +290,15 @@ class AsyncAdmin:
             request = pb.ListTopicsRequest(
                 include_internal=include_internal, limit=LIST_PAGE, after=after
             )
-            reply = await _any(cluster, _list_call(request), deadline.left_s())
+            call = _list_call(request)
+            reply = await cluster.retrying(partial(self._page, call, deadline), deadline.left_s())
             out += [_topic(topic) for topic in reply.topics]
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
             after = reply.topics[-1].name
+
+    async def _page(self, call: Call[pb.ListTopicsReply], deadline: Deadline) -> pb.ListTopicsReply:
+        return await _any(self._binding.cluster(), call, deadline.left_s())
 
     async def describe_topic(
         self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S
@@ -385,6 +390,7 @@ class AsyncAdmin:
             short_segments=_known(reply, "short_segments", reply.short_segments),
             segments=_known(reply, "segments", reply.segments),
             census_complete=reply.census_complete,
+            metadata_error=reply.metadata_error,
         )
 
     async def show_ledger(
@@ -457,7 +463,9 @@ class _Change:
         """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""
         try:
             return await self._cluster.retrying(attempt, self.deadline.left_s())
-        except (BrokerUnavailable, RequestTimedOut) as error:
+        except UnknownOutcome:
+            raise
+        except RetriableError as error:  # it says nothing of an earlier attempt
             if not self.unsure:
                 raise
             raise UnknownOutcome(

@@ -90,6 +90,26 @@ def never_left(error: grpc.aio.AioRpcError) -> bool:
     )
 
 
+def is_silence(error: OctavoError) -> bool:
+    """Whether `error` only says that no broker answered, and not what one answered."""
+    return isinstance(error, BrokerUnavailable | RequestTimedOut)
+
+
+def with_answer(error: OctavoError, answered: OctavoError | None) -> OctavoError:
+    """`error`; one that no broker gave becomes what a broker `answered` before it, and says both.
+
+    An answer that is final, such as "no such topic", is only told: it may be out of date.
+    """
+    if answered is None or not is_silence(error):
+        return error
+    kind = type(answered) if answered.retriable else type(error)
+    return kind(
+        f"{answered.cause} (the last answer before the time ended; then {error.cause})",
+        hint=answered.hint,
+        **{**answered.details, **error.details},
+    )
+
+
 class Cluster:
     """Connections and metadata of one client."""
 
@@ -413,9 +433,13 @@ class Cluster:
         timeout_s: float,
         also: type[OctavoError] | None = None,
     ) -> T:
-        """Repeat `attempt` with back-off while its error is retriable (or is `also`)."""
+        """Repeat `attempt` with back-off while its error is retriable (or is `also`).
+
+        When the time ends an attempt without an answer, the error is the last one answered.
+        """
         deadline = Deadline(self.clock, timeout_s)
         backoff = self.backoff()
+        answered: OctavoError | None = None
         while True:
             try:
                 return await attempt()
@@ -423,7 +447,9 @@ class Cluster:
                 again = error.retriable or (also is not None and isinstance(error, also))
                 delay = backoff.next_s()
                 if not again or deadline.left_s() <= delay:
-                    raise
+                    raise with_answer(error, answered) from error.__cause__
+                if not is_silence(error):
+                    answered = error
                 if also is not None and isinstance(error, also):
                     self.say_waiting(error.cause, deadline)
             await self.clock.sleep(delay)

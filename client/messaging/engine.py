@@ -87,6 +87,10 @@ class ProducerEngine(Intake):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         self._last_tick_s = 0.0
+        self._search_errors: dict[tuple[str, int], OctavoError] = {}
+        """Why the partitions that search their owner have none; at most one for each of them."""
+        self._identity_error: OctavoError | None = None
+        """Why there is no producer id."""
         self._stalls = StallWatch()
         self._closing: asyncio.Future[None] | None = None
         self._releasing = False
@@ -193,7 +197,7 @@ class ProducerEngine(Intake):
             limit_s = self.config.delivery_timeout_ms / 1000
             with self.accumulator.lock:
                 expired = self.accumulator.take_expired(now_s - limit_s)
-            self._act([Fail(batch, _never_sent(batch, limit_s)) for batch in expired], now_s)
+            self._act([Fail(batch, self._never_sent(batch, limit_s)) for batch in expired], now_s)
             self._act(self.core.tick(now_s), now_s)
             waiting = len(self.accumulator.pending)
             if warning := self._stalls.look(self.core.oldest(), waiting, now_s):
@@ -341,8 +345,10 @@ class ProducerEngine(Intake):
                 )
             except OctavoError as error:
                 _log.info("no owner of %s yet: %s", partition, error.cause)
+                self._search_errors[(partition.topic, partition.partition)] = error
                 await self.cluster.pause_search(error, backoff)
                 continue
+            self._search_errors.pop((partition.topic, partition.partition), None)
             now_s = self.cluster.clock.monotonic()
             self._act(self.core.owner_found(partition, owner, now_s), now_s)
             self._drain()
@@ -362,14 +368,27 @@ class ProducerEngine(Intake):
                     raise from_wire(reply.error)
             except OctavoError as error:
                 _log.info("no producer id yet: %s", error.cause)
+                self._identity_error = error
                 await self.cluster.clock.sleep(backoff.next_s())
                 continue
+            self._identity_error = None
             now_s = self.cluster.clock.monotonic()
             self._act(
                 self.core.identity_granted(reply.producer_id, reply.producer_epoch, now_s), now_s
             )
             self._drain()
             return
+
+    def _never_sent(self, batch: Batch, limit_s: float) -> DeliveryFailed:
+        """Says besides what its partition, or the whole producer, waited for."""
+        key = (batch.topic, batch.partition)
+        error = self._search_errors.get(key) or self._identity_error
+        return DeliveryFailed(
+            f"{batch.count} records to {batch.topic}-{batch.partition} waited {limit_s:g} s "
+            "(delivery_timeout_ms) and were never sent"
+            + (f"; last error: {error}" if error is not None else ""),
+            hint="check that the partition's broker can be reached",
+        )
 
     # --- end ------------------------------------------------------------------------------------
 
@@ -469,11 +488,3 @@ class ProducerEngine(Intake):
                 self._timer.cancel()
                 self._timer = None
             await self._tasks.close()
-
-
-def _never_sent(batch: Batch, limit_s: float) -> DeliveryFailed:
-    return DeliveryFailed(
-        f"{batch.count} records to {batch.topic}-{batch.partition} waited {limit_s:g} s "
-        "(delivery_timeout_ms) and were never sent",
-        hint="check that the partition's broker can be reached",
-    )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.cluster import Cluster, is_silence, with_answer
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
@@ -54,6 +54,7 @@ async def list_offsets(
     found: dict[TopicPartition, int | None] = {}
     errors: dict[TopicPartition, OctavoError] = {}
     backoff = cluster.backoff()
+    answered: OctavoError | None = None
     while True:
         missing = {where: at for where, at in wanted.items() if where not in found}
         if not missing:
@@ -66,7 +67,9 @@ async def list_offsets(
             if not (error.retriable or isinstance(error, UnknownTopic)):
                 raise error
         if deadline.left_s() <= delay_s:
-            raise next(iter(errors.values()), RequestTimedOut("offsets are not known in time"))
+            last = next(iter(errors.values()), RequestTimedOut("offsets are not known in time"))
+            raise with_answer(last, answered) from last.__cause__
+        answered = next((e for e in errors.values() if not is_silence(e)), answered)
         await cluster.clock.sleep(delay_s)
 
 

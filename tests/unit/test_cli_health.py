@@ -45,3 +45,12 @@ def test_a_catalog_that_cannot_be_read_is_not_healthy() -> None:
     healthy, sentence = judge(unknown)
     assert not healthy
     assert "copies are not known" in sentence
+
+
+def test_a_silent_metadata_store_is_named_with_its_address() -> None:
+    why = "the metadata store at zk://zk-1:2181 does not answer"
+    healthy, sentence = judge(replace(FINE, metadata_connected=False, metadata_error=why))
+    assert not healthy
+    assert sentence.startswith(f"unhealthy: {why}, nothing new can be opened")
+    _, sentence = judge(replace(FINE, metadata_connected=False))  # of an older broker
+    assert "the metadata store is away" in sentence

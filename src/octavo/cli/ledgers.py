@@ -63,6 +63,7 @@ def health(
                 "short_segments": found.short_segments,
                 "segments": found.segments,
                 "census_complete": found.census_complete,
+                "metadata_error": found.metadata_error or None,
             },
             output,
         )
@@ -77,7 +78,8 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
     if read_only:
         facts += f", {_count(read_only, 'read-only bookie')}"
     if not found.metadata_connected:
-        return False, f"unhealthy: the metadata store is away, nothing new can be opened ({facts})"
+        why = found.metadata_error or "the metadata store is away"
+        return False, f"unhealthy: {why}, nothing new can be opened ({facts})"
     if writable < found.ack_quorum:
         return False, (
             f"unhealthy: nothing can be acknowledged, {_count(writable, 'writable bookie')} "
