@@ -44,6 +44,9 @@ soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: non
 soak-expiry: $(READY) ## producers whose records expire while brokers and bookies stand still: 60 rounds, three seeds
 	@PYTHONPATH=. $(PY) -m tools.soak_expiry $(ARGS)
 
+soak-memory: $(READY) ## memory of server and client under each abuse of a connection: within its setting plus 64 MiB
+	@PYTHONPATH=. $(PY) -m tools.abuse_memory $(ARGS)
+
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py
 

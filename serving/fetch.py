@@ -24,6 +24,9 @@ from octavo.serving.read_path import available_bytes, check_offset, read_at, war
 from octavo.serving.registry import PartitionRegistry
 
 DEFAULT_PARTITION_BYTES = 1_048_576
+COPIES_IN_FLIGHT = 2
+"""How often a reply is in memory until a slow connection took it: read from the cache or a bookie
+and as a message, then as a message and as gRPC's copy of it. The budget counts each (BP-2)."""
 WARM_PARTITIONS = 8
 """Partitions of one fetch whose cold reads begin while an earlier one is being read."""
 LOAD_WAIT_MIN_S = 1.0
@@ -61,7 +64,11 @@ class FetchResult:
         self._reserved = reserved
 
     def written(self) -> None:
-        """The reply left; give the budget back."""
+        """The reply left: drop it and give the budget back.
+
+        The stream may hold this object until its next reply, which waits for the budget too.
+        """
+        self.message = b""
         self._budget.release(self._reserved)
         self._reserved = 0
 
@@ -105,7 +112,8 @@ class Fetcher:
             for shell in shells:
                 shell.unwatch(self._look.set)
         await self._prove_ends(slots)
-        reserved = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
+        size_bytes = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
+        reserved = size_bytes * COPIES_IN_FLIGHT
         await self._budget.take(reserved)
         try:
             partitions = await self._read(slots, max_bytes)

@@ -43,6 +43,7 @@ from octavo.serving import segments as lists
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import ColdCache, TailCache
 from octavo.serving.config import BrokerConfig
+from octavo.serving.fetch import FetchResult
 from octavo.serving.partition_log import ACKS_ALL, ACKS_ONE, Answer, Appended, PartitionLog
 from octavo.serving.placement import bundle_of, excess, preferred_owners
 from octavo.serving.segments import RollLimits, RollReason
@@ -400,6 +401,16 @@ def test_cold_cache_forgets_the_least_recently_used() -> None:
     assert cache.get(1, 0) is not None
     cache.put(1, 3, bytes(100))
     assert [cache.get(1, i) is not None for i in range(4)] == [True, False, True, True]
+
+
+def test_a_written_reply_keeps_no_bytes_outside_of_the_budget() -> None:
+    """BP-2: a stream holds its last reply until the next, which may wait for the budget."""
+    budget = ByteBudget(100)
+    assert budget.try_take(80)
+    result = FetchResult(bytes(40), budget, 80)
+    result.written()
+    result.written()
+    assert (result.message, budget.taken_bytes) == (b"", 0)
 
 
 async def test_byte_budget_serves_in_order_and_survives_cancellation() -> None:
