@@ -106,14 +106,15 @@ class AdminService:
                 known = self._topics.cached(name)
                 if known is None and silent is not None:
                     raise silent
-                topic = known or await self._during(self._topics.get(name))
+                if known is None:
+                    known = await self._during(self._topics.get(name))
             except OctavoError as error:
                 silent = error if isinstance(error, MetadataUnavailable) else silent
                 reply.topics.append(pb.TopicInfo(name=name, error=to_wire(error)))
                 continue
-            for partition in range(topic.partitions):
-                self._registry.start_loading(topic, partition)
-            reply.topics.append(self._topic_info(topic))
+            for partition in range(known.partitions):
+                self._registry.start_loading(known, partition)
+            reply.topics.append(self._topic_info(known))
         return reply
 
     def _broker_infos(self) -> list[pb.BrokerInfo]:
