@@ -47,6 +47,9 @@ soak-expiry: $(READY) ## producers whose records expire while brokers and bookie
 soak-memory: $(READY) ## memory of server and client under each abuse of a connection: within its setting plus 64 MiB
 	@PYTHONPATH=. $(PY) -m tools.abuse_memory $(ARGS)
 
+soak-recreate: $(READY) ## topics deleted and created again under live producers and readers, 40 rounds
+	@PYTHONPATH=. $(PY) -m tools.soak_recreate $(ARGS)
+
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py
 
