@@ -15,6 +15,7 @@ from tests.serving_server import batch_of, create_topic, find_owner, loopback
 
 READS_PER_TOPIC_MAX = 16
 TOPICS = 100
+LIST_REPEATS = 5
 
 
 async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
@@ -42,20 +43,22 @@ async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
             (ack,) = await by_address[owner].produce(sent)
             assert not ack.HasField("error")
             costs.append(reads["all"] - before)
-        early, late = median_low(costs[10:40]), median_low(costs[-40:])
-        assert late <= READS_PER_TOPIC_MAX
-        # Load moves a median by some reads; a read for each other topic would be some 55 more.
-        assert late <= early + 4
+        assert median_low(costs[-40:]) <= READS_PER_TOPIC_MAX
+        # The least of many: brokers also read by themselves, now and then and not in each window.
+        assert min(costs[-40:]) <= min(costs[10:40]) + 1
 
-        before = reads["all"]
-        request = pb.ListTopicsRequest(limit=5, after="t1")
-        found = await clients[0].stub.ListTopics(request)
-        assert [topic.name for topic in found.topics] == ["t10", "t11", "t12", "t13", "t14"]
-        assert found.more
+        pages: list[int] = []
+        for _ in range(LIST_REPEATS):
+            before = reads["all"]
+            request = pb.ListTopicsRequest(limit=5, after="t1")
+            found = await clients[0].stub.ListTopics(request)
+            assert [topic.name for topic in found.topics] == ["t10", "t11", "t12", "t13", "t14"]
+            assert found.more
+            pages.append(reads["all"] - before)
         shards = len(
             {key.rsplit("/", 2)[1] for key in cluster.metadata.snapshot() if "/topics/" in key}
         )
-        assert reads["all"] - before <= shards + 1 + 6
+        assert min(pages) <= shards + 1 + 6
 
 
 async def test_each_broker_notices_a_change_of_a_topic_it_knows() -> None:
