@@ -188,7 +188,7 @@ class LedgerReader:
 
     async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[Buffer]:
         """Whole verified entries (36-byte header and payload), consecutive from `first`, at least
-        one; views of what a bookie sent.
+        one; views of what a bookie sent. Fewer than asked where a fragment ends.
 
         Never beyond the last entry, or the LAC of a ledger that is not CLOSED (RD-1). Raises
         NoSuchEntry beyond the end, or when every replica says an entry below it does not exist,

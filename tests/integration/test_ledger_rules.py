@@ -37,8 +37,12 @@ async def test_inv4_entries_are_dense_in_the_order_sent_and_confirmed(ledgers: F
     assert confirmed == list(range(200))
     assert record.last_entry == 199
     reader = await client.open_reader(writer.ledger_id)
-    entries = await reader.read(EntryId(0), max_count=500, max_bytes=1 << 20)
-    assert [payload_of(e) for e in entries] == [b"%d" % i for i in range(200)]
+    entries: list[bytes] = []
+    while len(entries) < 200:  # a read ends with the fragment that the cut ended, wherever that is
+        first = EntryId(len(entries))
+        read = await reader.read(first, max_count=500, max_bytes=1 << 20)
+        entries.extend(payload_of(entry) for entry in read)
+    assert entries == [b"%d" % i for i in range(200)]
 
 
 async def test_w1_e3_encoded_once_and_never_rewritten(ledgers: FakeCluster) -> None:
