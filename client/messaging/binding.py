@@ -13,26 +13,10 @@ from typing import Protocol
 
 from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ClientConfig
+from octavo.client.messaging.forking import claim_grpc, foreign_client, release_grpc
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
-from octavo.runtime.errors import ForkedClientError, IllegalStateError
-
-_grpc_pids: set[int] = set()
-"""The process that started gRPC through this package; inherited by its forked children."""
-
-
-def claim_grpc() -> None:
-    """Raise ForkedClientError where a parent process started gRPC before forking this one.
-
-    gRPC's threads do not survive a fork: a new client here would wait for ever.
-    """
-    if _grpc_pids and os.getpid() not in _grpc_pids:
-        raise ForkedClientError(
-            "a client was in use in the parent process before it forked this one, so gRPC cannot "
-            "work here",
-            hint="use a client only after the fork, or start workers with the spawn method",
-        )
-    _grpc_pids.add(os.getpid())
+from octavo.runtime.errors import IllegalStateError
 
 
 class Part(Protocol):
@@ -54,13 +38,14 @@ class Binding:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self._claimed = False
 
     def cluster(self) -> Cluster:
         """The shared cluster; raises ForkedClientError or IllegalStateError."""
         loop = asyncio.get_running_loop()
         if self._cluster is not None:
             if self._pid != os.getpid():
-                raise ForkedClientError(f"this client belongs to process {self._pid}")
+                raise foreign_client(self._pid)
             if self._loop is not loop:
                 raise IllegalStateError(
                     "this client belongs to another event loop",
@@ -70,6 +55,7 @@ class Binding:
             raise IllegalStateError("the client is closed", hint="create a new one")
         if self._cluster is None:
             claim_grpc()
+            self._claimed = True
             self._pid = os.getpid()
             self._loop = loop
             self._cluster = Cluster(self.servers, self.config, SystemClock(), SystemEntropy())
@@ -91,6 +77,7 @@ class Binding:
 
     def __del__(self) -> None:
         if self._cluster is not None and not self.closed and self._pid == os.getpid():
+            self._release()
             warnings.warn(
                 "an octavo client was dropped without close()",
                 ResourceWarning,
@@ -102,4 +89,12 @@ class Binding:
         """End the connections; parts are closed by then."""
         self.closed = True
         if self._cluster is not None and self._pid == os.getpid():
-            await self._cluster.close()
+            try:
+                await self._cluster.close()
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        if self._claimed:
+            self._claimed = False
+            release_grpc()

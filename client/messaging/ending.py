@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, TextIO
 
 from octavo.runtime.errors import DeliveryFailed, OctavoError
@@ -53,9 +54,19 @@ class Held:
             )
 
 
+_finalized = False
+"""Whether the end of this child of `multiprocessing` calls `_at_exit`."""
+
+
 def opened(client: AsyncClient, thread: LoopThread) -> None:
     """The client's thread runs."""
+    global _finalized
     OPEN[thread] = client
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None or multiprocessing.parent_process() is None or _finalized:
+        return
+    _finalized = True  # children of fork and forkserver leave by os._exit, past exit functions
+    import_module("multiprocessing.util").Finalize(None, _at_exit, exitpriority=0)
 
 
 def forget(thread: LoopThread) -> None:
@@ -156,4 +167,12 @@ def _fail_exit(error: OctavoError) -> None:
         sys.stderr = wrapped
 
 
+def _forked() -> None:
+    """In a forked child: what the parent lost is the parent's to say."""
+    global _lost_records, _finalized
+    _lost_records = 0
+    _finalized = False
+
+
 atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_forked)

@@ -10,6 +10,7 @@ records are handled where they are logged.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -85,5 +86,14 @@ class _Relay(logging.Filter):
             self._doorbell.ring()
             handled.wait(DRAIN_S)
 
+    def forked(self) -> None:
+        """In a forked child: the threads, and what they had not said, are the parent's."""
+        self.threads.clear()
+        self._waiting.clear()
+        self._doorbell = Doorbell()
+        self._dropped = 0
+        self._thread = None
+
 
 RELAY = _Relay()
+os.register_at_fork(after_in_child=RELAY.forked)

@@ -21,10 +21,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Generic, TypeVar
 
+from octavo.client.messaging.forking import foreign_client
 from octavo.client.messaging.log_relay import RELAY
 from octavo.client.messaging.sections import Section, suspended
 from octavo.runtime.descriptors import keep_standard_descriptors
-from octavo.runtime.errors import ForkedClientError, IllegalStateError, RequestTimedOut
+from octavo.runtime.errors import IllegalStateError, RequestTimedOut
 from octavo.runtime.malloc import tune_malloc
 
 T = TypeVar("T")
@@ -122,7 +123,7 @@ class LoopThread:
     def check(self) -> None:
         """Raise unless this process may use the thread."""
         if self._pid and self._pid != os.getpid():
-            raise ForkedClientError(f"this client belongs to process {self._pid}")
+            raise foreign_client(self._pid)
         if self._stopped:
             raise IllegalStateError("the client is closed", hint="create a new one")
 

@@ -36,6 +36,7 @@ from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer
 from octavo.client.messaging.ending import Held, forget, opened
 from octavo.client.messaging.engine import ProducerEngine
+from octavo.client.messaging.forking import CLIENT_THREAD, foreign_client
 from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.leaving import leave, say_waiting
 from octavo.client.messaging.limits import When
@@ -51,7 +52,6 @@ from octavo.client.messaging.options import (
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
 from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
-from octavo.runtime.errors import ForkedClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class Producer(Generic[V]):
             self._engine = engine
             self._pid = os.getpid()
         if self._pid != os.getpid():
-            raise ForkedClientError(f"this client belongs to process {self._pid}")
+            raise foreign_client(self._pid)
         if topic not in engine.topics:
             self._thread.run(engine.ensure_topic(topic))
         return engine
@@ -455,7 +455,7 @@ class Client:
         self, bootstrap_servers: str | Iterable[str], **options: Unpack[ClientOptions]
     ) -> None:
         self._async = AsyncClient(bootstrap_servers, **options)
-        self._thread = LoopThread("octavo-client", partial(opened, self._async))
+        self._thread = LoopThread(CLIENT_THREAD, partial(opened, self._async))
         self._held = Held(self._thread)
         self._admin = Admin(self._thread, self._async.admin, self._held)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 # gRPC's own fork handlers, on by default in its core, restart its threads in a forked child while
 # its Python layer does not take part; the child then dies of a segmentation fault now and then, a
-# child that only wanted to exec (subprocess with preexec_fn, as PySpark starts its JVM) too. A
-# client is refused after a fork anyway (ForkedClientError), so they are turned off before gRPC
-# starts. Set the variable yourself to keep them for other uses of gRPC in the same process.
+# child that only wanted to exec (subprocess with preexec_fn, as PySpark starts its JVM) too. What
+# was forked while a client is open gets ForkedClientError anyway (docs/forking.md), so they are
+# turned off before gRPC starts. Set the variable yourself to keep them for other uses of gRPC in
+# the same process.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"

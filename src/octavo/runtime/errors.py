@@ -94,7 +94,7 @@ class ForkedClientError(OctavoError):
     """A client was used in a forked child process."""
 
     code = "FORKED_CLIENT"
-    default_hint = "create the client after the fork, once per process"
+    default_hint = "make the client after the fork, once per process: docs/forking.md"
 
 
 class InvariantViolation(OctavoError):
