@@ -27,6 +27,10 @@ demo: $(READY) ## the main job on real data, with processes killed on the way, a
 test: $(READY) ## the whole suite
 	$(PY) -m pytest $(PYTEST_ARGS)
 
+test-flags: $(READY) ## unit and property tests with assertions off (PYTHONOPTIMIZE=1) and in development mode (-X dev)
+	PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n 2 $(PYTEST_ARGS) \
+	  -W 'ignore:assertions not in test modules:pytest.PytestConfigWarning' tests/unit tests/property
+
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them
 	@$(PY) tools/cases.py --folder $(CASES) $(ARGS)
 

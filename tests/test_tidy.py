@@ -93,6 +93,9 @@ BAD: list[tuple[Rule, str]] = [
     (tidy_rules.no_bare_grpc, "c = grpc.aio.insecure_channel('a:1')\n"),
     (tidy_rules.no_bare_grpc, "s = grpc.aio.server()\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (tidy_rules.no_assert_of_behaviour, "assert x > 0\n"),
+    (tidy_rules.no_assert_of_behaviour, "assert queue.pop() is not None\n"),
+    (tidy_rules.no_assert_of_behaviour, "assert isinstance(f(), int)\n"),
     (tidy_rules.no_placeholder, "def f():\n    raise NotImplementedError('later')\n"),
     (tidy_rules.no_local_internal_import, "def f():\n    from octavo.runtime import clock\n"),
 ]
@@ -110,6 +113,8 @@ GOOD: list[tuple[Rule, str]] = [
     (tidy_rules.no_unbounded_queue, "q = asyncio.Queue(MAX)\n"),
     (tidy_rules.no_bare_grpc, "s = grpc.aio.server(options=server_options(('a', 1)))\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept KeyError:\n    pass\n"),
+    (tidy_rules.no_assert_of_behaviour, "assert self._loop is not None\n"),
+    (tidy_rules.no_assert_of_behaviour, "assert isinstance(batch, Batch)\n"),
 ]
 
 

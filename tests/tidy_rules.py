@@ -205,6 +205,25 @@ def no_swallowed_error(source: Source) -> Iterator[Complaint]:
                 yield node.lineno, "broad except with pass: name the error, or report it"
 
 
+def no_assert_of_behaviour(source: Source) -> Iterator[Complaint]:
+    """Under PYTHONOPTIMIZE an assertion is not there: it may tell a type, never guard or do."""
+    for node in ast.walk(source.tree):
+        if source.is_library and isinstance(node, ast.Assert) and not _tells_a_type(node.test):
+            yield node.lineno, "assert that guards or does something: use invariant() or raise"
+
+
+def _tells_a_type(test: ast.expr) -> bool:
+    """`x.y is not None` or `isinstance(x.y, T)`, without a call inside."""
+    if isinstance(test, ast.Call) and dotted(test.func) == "isinstance":
+        parts = list(test.args)
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+        parts = [test.left, *test.comparators]
+    else:
+        return False
+    inner = (node for part in parts for node in ast.walk(part))
+    return not any(isinstance(node, ast.Call | ast.NamedExpr | ast.Await) for node in inner)
+
+
 def no_placeholder(source: Source) -> Iterator[Complaint]:
     """What is not built is not there."""
     for node in ast.walk(source.tree):
@@ -268,6 +287,7 @@ SOURCE_RULES: tuple[Rule, ...] = (
     no_unbounded_queue,
     no_bare_grpc,
     no_swallowed_error,
+    no_assert_of_behaviour,
     no_placeholder,
     no_local_internal_import,
 )
