@@ -37,6 +37,8 @@ def summary(found: Report) -> str:
         part("disk3_mbps", "disk3_1m_mbps", "{:.0f}"),
         part("w2_rps", "w2_rps", "{:.0f}"),
         part("w3_p99_ms", "w3_p99_ms", "{:.2f}"),
+        part("poll_rps", "w5_json_rows_rps", "{:.0f}"),
+        part("poll_arrow_rps", "w5_json_arrow_rps", "{:.0f}"),
         part("poll_arrow_ratio", "poll_arrow_ratio", "{:.1f}"),
     )
     return f"bench: {state} {' '.join(parts)}"
