@@ -22,6 +22,7 @@ from octavo.bookie.identity import (
     DIRECTORY_ROLE,
     FIRST_COOKIE_FILE,
     LOCK_FILE,
+    OLDER_STORE_HINT,
     BootKind,
     DirectoryLock,
     Identity,
@@ -99,6 +100,8 @@ class Booter:
     Args:
         claim: makes sure that no other process serves under this id, or raises; awaited before the
             identity in the metadata store is created or replaced (B-28).
+        on_older_store: makes a metadata store that went back safe to go on with, before the
+            identity in it is brought forward (ADR 23).
     """
 
     def __init__(
@@ -110,10 +113,12 @@ class Booter:
         clock: Clock,
         entropy: Entropy,
         claim: Callable[[], Awaitable[None]],
+        on_older_store: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._disk = disk
         self._claim = claim
+        self._on_older_store = on_older_store
         self._cookies = cookies
         self._clock = clock
         self._entropy = entropy
@@ -173,7 +178,22 @@ class Booter:
             instance,
         )
         judgement = await identity.compare(directory_empty=_is_empty(names))
+        if judgement.kind is BootKind.OLDER_STORE:
+            judgement = await self._accept_older(identity, judgement.cause)
         return identity, judgement, uuid.UUID(instance)
+
+    async def _accept_older(self, identity: Identity, cause: str) -> Judgement:
+        """ADR 23: refuse, or go on with an older store when the operator said so."""
+        judgement = await identity.compare(directory_empty=False, accept_older_store=True)
+        if not self._config.accept_older_metadata or judgement.kind is not BootKind.NORMAL:
+            raise HistoryInDoubt(
+                f"bookie {self._config.bookie_id!r} knows more than the metadata: {cause}",
+                hint=OLDER_STORE_HINT,
+            )
+        await self._claim()
+        await self._on_older_store()
+        _log.error("older-metadata-accepted", cause=cause)
+        return judgement
 
     async def _boot_locked(self, lock: DirectoryLock, callbacks: Callbacks) -> Booted:
         identity, judgement, instance = await self._identify()

@@ -42,6 +42,9 @@ class BookieConfig(FrozenSettings):
     (B-28)."""
     accept_data_loss: bool = False
     """Start although the history is in doubt: takes a new incarnation (B-23, B-25)."""
+    accept_older_metadata: bool = False
+    """Start although an older copy of the metadata was put back: what was written since that copy
+    is not found any more (ADR 23)."""
 
     # journal (6.4)
     segment_bytes: int = Field(default=256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)

@@ -43,7 +43,8 @@ class EvidenceKeeper:
         self._identity = identity
         self._clock = clock
         self._rolled = asyncio.Event()
-        self._counted = identity.cookie.boot_counter
+        self.counted = identity.cookie.boot_counter
+        """The newest segment that the cookies count."""
         self._last_seen = self._published = journal.recorded
         self._published_s = clock.monotonic()
         self._away = False
@@ -75,9 +76,9 @@ class EvidenceKeeper:
         self._last_seen = position
         due = self._clock.monotonic() - self._published_s >= self._publish_s
         try:
-            if position.segment != self._counted:
+            if position.segment != self.counted:
                 await self._identity.bump(position.segment)
-                self._counted = position.segment
+                self.counted = position.segment
             if position != self._published and (idle or due or last):
                 await self._publish(position)
         except IllegalStateError:

@@ -28,6 +28,7 @@ from octavo.runtime.errors import (
     MetadataCorrupt,
     StorageDamaged,
     StorageFailed,
+    StorageFull,
     StorageUnavailable,
     UnknownOutcome,
     UnsupportedVersion,
@@ -39,6 +40,9 @@ COOKIE_FILE = "cookie"
 FIRST_COOKIE_FILE = "cookie.first"
 """The first cookie of the incarnation that this directory is about to register: tells a first boot,
 or a renewal, that was cut short from a lost or foreign directory. Of no use afterwards."""
+CONFIRMED_COOKIE_FILE = "cookie.confirmed"
+"""The cookie that the metadata store last confirmed to have. A store with an older one is a copy
+that was put back (ADR 23). Missing or damaged it proves nothing; the next boot writes it."""
 LOCK_FILE = "LOCK"
 DIRECTORY_ROLE = "data"
 
@@ -48,6 +52,11 @@ ACCEPT_HINT = (
     "whose other copies are lost too are lost for good"
 )
 
+OLDER_STORE_HINT = (
+    "stop the cluster and restore the newest metadata. If there is none, start each bookie once "
+    "with accept_older_metadata=true; it costs: topics, settings and records written since that "
+    "copy was made are not found any more, and offsets may be given again"
+)
 
 _log = get_logger("octavo.bookie.identity")
 
@@ -63,6 +72,8 @@ class BootKind(Enum):
     NORMAL = "normal"
     DOUBTFUL = "doubtful"
     """The history is in doubt (B-23): only with accept-data-loss, under a new incarnation."""
+    OLDER_STORE = "older-store"
+    """The metadata store forgot what it had confirmed (ADR 23): only with accept-older-metadata."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,13 @@ def judge_cookies(
     *,
     directory_empty: bool,
     intended: Cookie | None = None,
+    confirmed: Cookie | None = None,
     damage: str = "",
 ) -> Judgement:
     """B-27; `intended` is what this directory's interrupted first boot or renewal wanted to
-    register, `damage` says what is wrong with a local cookie that cannot be read. Raises
-    StorageFailed for mixes that no data-loss command may override."""
+    register, `confirmed` what the store was last known to have, `damage` says what is wrong with a
+    local cookie that cannot be read. Raises StorageFailed for mixes that no data-loss command may
+    override."""
     _check_owner(bookie_id, instance_id, local)
     if stored is None:
         if local is not None:
@@ -99,6 +112,9 @@ def judge_cookies(
                 hint="give a new bookie an empty directory",
             )
         return Judgement(BootKind.NEW)
+    older = _older_store(stored, local, confirmed)
+    if older:
+        return Judgement(BootKind.OLDER_STORE, older)
     # The counter moves only after the directory has its cookie, so it is part of the comparison.
     if intended == stored and (local is None or local.incarnation != stored.incarnation):
         return Judgement(BootKind.RENEWED if stored.salvage else BootKind.RESUMED)
@@ -121,6 +137,30 @@ def _check_owner(bookie_id: str, instance_id: str, local: Cookie | None) -> None
                 f"the data directory belongs to cluster {local.instance_id}, not {instance_id}",
                 hint="check --metadata and --data",
             )
+
+
+def _older_store(stored: Cookie, local: Cookie | None, confirmed: Cookie | None) -> str:
+    """How the store's cookie lies before one that the store had; empty: it does not.
+
+    A renewal changes the store before the directory, so an incarnation that the directory has left
+    behind cannot be the store's latest.
+    """
+    for known in (local, confirmed):
+        if known is not None and stored.incarnation in known.salvage:
+            return (
+                f"the metadata store went back: it has incarnation {stored.incarnation}, "
+                f"replaced by {known.incarnation} since"
+            )
+    if confirmed is None or confirmed.incarnation != stored.incarnation:
+        return ""
+    had = (confirmed.boot_counter, confirmed.durable_up_to)
+    has = (stored.boot_counter, stored.durable_up_to)
+    if has[0] >= had[0] and has[1] >= had[1]:
+        return ""
+    return (
+        f"the metadata store went back: it confirmed boot counter {had[0]} and a log up to "
+        f"{had[1]}, now it says {has[0]} and {has[1]}"
+    )
 
 
 def _judge_both(bookie_id: str, stored: Cookie, local: Cookie) -> Judgement:
@@ -205,15 +245,19 @@ class Identity:
             raise StorageFailed("identity is not established yet")
         return self._cookie
 
-    async def compare(self, *, directory_empty: bool) -> Judgement:
-        """Read both cookies and judge them."""
+    async def compare(
+        self, *, directory_empty: bool, accept_older_store: bool = False
+    ) -> Judgement:
+        """Read the cookies and judge them. With `accept_older_store` a store that went back is
+        brought forward by the next publication (ADR 23)."""
         self._stored = await self._catalog.read_cookie(self._bookie_id)
         damage = ""
         try:
             local = await asyncio.to_thread(read_local_cookie, self._data_dir, self._disk)
         except StorageDamaged as error:
             local, damage = None, error.cause
-        intended = await asyncio.to_thread(self._read_intended)
+        intended = await asyncio.to_thread(self._read_aid, FIRST_COOKIE_FILE)
+        confirmed = await asyncio.to_thread(self._read_aid, CONFIRMED_COOKIE_FILE)
         stored = self._stored.cookie if self._stored else None
         self.known_directories = frozenset(
             cookie.directories[DIRECTORY_ROLE]
@@ -227,21 +271,26 @@ class Identity:
             local,
             directory_empty=directory_empty,
             intended=intended,
+            confirmed=confirmed,
             damage=damage,
         )
+        if judgement.kind is BootKind.OLDER_STORE and accept_older_store and local is not None:
+            judgement = Judgement(BootKind.NORMAL, judgement.cause)
         if judgement.kind is BootKind.NORMAL and local is not None and stored is not None:
             # Only the store's copy follows the log; a boot must not put it back.
-            self._cookie = replace(local, durable_up_to=stored.durable_up_to)
+            proven = [stored, *([confirmed] if confirmed is not None else [])]
+            known = [c.durable_up_to for c in proven if c.incarnation == local.incarnation]
+            self._cookie = replace(local, durable_up_to=max(known, default=(0, 0)))
         elif judgement.kind in (BootKind.RESUMED, BootKind.RENEWED):
             self._cookie = stored
         return judgement
 
-    def _read_intended(self) -> Cookie | None:
-        """Only needed after a boot that was cut short: what cannot be read is of no use."""
+    def _read_aid(self, name: str) -> Cookie | None:
+        """A cookie beside the directory's own: one that cannot be read proves nothing."""
         try:
-            return read_local_cookie(self._data_dir, self._disk, FIRST_COOKIE_FILE)
+            return read_local_cookie(self._data_dir, self._disk, name)
         except (StorageDamaged, UnsupportedVersion, OSError) as error:
-            _log.warning("first-cookie-unreadable", cause=str(error))
+            _log.warning("cookie-unreadable", file=name, cause=str(error))
             return None
 
     async def _write_cookie(self, cookie: Cookie, name: str) -> None:
@@ -347,6 +396,13 @@ class Identity:
         self._cookie = bumped
 
     async def _publish_cookie(self) -> None:
+        await self._store_cookie()
+        try:
+            await self._write_cookie(self.cookie, CONFIRMED_COOKIE_FILE)
+        except StorageFull as error:  # the proof is older meanwhile
+            _log.warning("cookie-not-confirmed", cause=error.cause)
+
+    async def _store_cookie(self) -> None:
         if self._stored is None:
             raise StorageFailed("identity is not established yet")
         try:

@@ -15,7 +15,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
 from octavo.bookie.connection_memory import UnsentReplies, eager_bytes
 from octavo.bookie.control import ControlServer
-from octavo.bookie.faults import is_full
+from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
@@ -28,6 +28,7 @@ from octavo.metadata.bookies import (
     wait_unregistered,
 )
 from octavo.metadata.connect import root_of
+from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
@@ -213,12 +214,21 @@ class BookieServer:
             clock=self._clock,
         )
 
+    async def _begin_epoch(self) -> None:
+        await LedgerIdAllocator(self._metadata, self._paths, self._clock).raise_epoch()
+
     async def _open_store(self, lock: DirectoryLock | None) -> None:
         """Boot the directory and start what works on it."""
         config, clock, entropy = self.config, self._clock, self._entropy
         cookies = CookieCatalog(self._metadata, self._paths, clock=clock, entropy=entropy)
         booter = Booter(
-            config, self._disk, cookies, clock=clock, entropy=entropy, claim=self._claim
+            config,
+            self._disk,
+            cookies,
+            clock=clock,
+            entropy=entropy,
+            claim=self._claim,
+            on_older_store=self._begin_epoch,
         )
         callbacks = Callbacks(self._sink, self._on_storage_failure, self._on_roll)
         booted = await booter.boot(callbacks, lock)
@@ -244,7 +254,10 @@ class BookieServer:
         """The registration is ours: tell the cluster of this boot, then keep telling."""
         opened = self._open
         if not opened.booted.frozen:
-            await opened.booted.identity.publish_cookie()
+            try:
+                await opened.booted.identity.publish_cookie()
+            except OSError as error:
+                raise from_os_error(f"the cookie in {self.config.data_dir}", error) from error
             opened.keep_evidence(self._on_task_failure)
 
     async def _reopen_when_full(self) -> None:

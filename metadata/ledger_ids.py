@@ -1,4 +1,4 @@
-"""The cluster-wide ledger id allocator (spec/ledger.md §2.3).
+"""The cluster-wide ledger id allocator (spec/ledger.md §2.3), and the epoch of ids.
 
 id = (epoch << 31) | v, where v is drawn by an atomic fetch-and-add on `<root>/idgen/<epoch>`.
 The epoch in use is the value of `<root>/idgen`. Rotation keeps ids increasing in allocation
@@ -53,9 +53,14 @@ class LedgerIdAllocator:
             await self._rotate(epoch)
         raise UnknownOutcome("no ledger id could be drawn")
 
+    async def read_epoch(self) -> int:
+        """The epoch in use; raises MetadataUnavailable."""
+        return (await self._read_epoch())[0]
+
     async def raise_epoch(self) -> int:
         """Begin a new epoch, above every id drawn so far; returns it. Must be done once after a
-        backup of the metadata was restored: ids drawn since then are unknown to it (INV-11)."""
+        backup of the metadata was restored: ids drawn since then are unknown to it (INV-11).
+        Allocators that drew before go on with the old epoch: their processes must not live on."""
         before, _ = await self._read_epoch()
         for _ in range(DRAWS_MAX):
             await self._rotate(before)

@@ -193,7 +193,7 @@ class BrokerServer:
             topics=self._topics,
             topic_catalog=self._topic_catalog,
             partitions=self._partitions,
-            producer_ids=ProducerIdAllocator(self._store, self._paths),
+            producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
             registry=self.registry,
             ownership=self._ownership,
             topic_admin=self._topic_admin,

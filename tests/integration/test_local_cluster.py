@@ -125,7 +125,14 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
         with Client(first.bootstrap_servers) as client:
             client.admin.create_topic("t", partitions=1)
         write(first.bootstrap_servers, "t", 10)
-        shutil.copytree(tmp_path / "first", tmp_path / "copy")
+        # A store that is older than the bookies' folders would be refused (ADR 23).
+        for name in ("bookie-1", ""):
+            shutil.copytree(
+                tmp_path / "first" / name,
+                tmp_path / "copy" / name,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("bookie-1") if not name else None,
+            )
         for words in (["status"], ["down"]):
             command = [sys.executable, "-m", "octavo", *words, "--data", str(tmp_path / "copy")]
             said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -135,6 +142,39 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
             assert read(copy.bootstrap_servers, "t") == list(range(10))
         assert {entry.state for entry in first.processes.values()} == {"ready"}
         assert read(first.bootstrap_servers, "t") == list(range(10))
+
+
+def test_an_older_copy_of_the_metadata_put_back_is_refused(tmp_path: pathlib.Path) -> None:
+    """What was acknowledged since the copy would not be found, and health would say healthy."""
+    cluster = LocalCluster(bookies=1, data=tmp_path / "c")
+    folder, aside, newest = (tmp_path / name for name in ("c/metadata", "copy", "newest"))
+    with cluster:
+        with Client(cluster.bootstrap_servers) as client:
+            client.admin.create_topic("t", partitions=1)
+        write(cluster.bootstrap_servers, "t", 10)
+        cluster.stop()
+        shutil.copytree(folder, aside)
+        cluster.start()
+        write(cluster.bootstrap_servers, "t", 10, first=10)
+        cluster.stop()
+        folder.rename(newest)
+        shutil.copytree(aside, folder)
+        with pytest.raises(NotReady, match="the metadata store went back"):
+            cluster.start()
+        shutil.rmtree(folder)
+        newest.rename(folder)
+        cluster.start()
+        assert read(cluster.bootstrap_servers, "t") == list(range(20))
+    shutil.rmtree(folder)
+    shutil.copytree(aside, folder)
+    accepting = LocalCluster(
+        bookies=1, data=tmp_path / "c", bookie_settings={"accept_older_metadata": True}
+    )
+    with accepting:
+        assert read(accepting.bootstrap_servers, "t")[:10] == list(range(10))
+        write(accepting.bootstrap_servers, "t", 10, first=20)
+    with cluster:
+        assert read(cluster.bootstrap_servers, "t")[-10:] == list(range(20, 30))
 
 
 def test_servers_listen_and_are_reached_on_ipv6(tmp_path: pathlib.Path) -> None:

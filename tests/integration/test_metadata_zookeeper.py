@@ -131,8 +131,8 @@ async def test_topics_partitions_bundles_and_producer_ids(
     me = BundleOwner("broker-1", "h:1", ENTROPY.token())
     assert await BundleRegistry(store, paths).acquire(5, me)
     assert await BundleRegistry(store, paths).owners() == {5: me}
-    assert await ProducerIdAllocator(store, paths).allocate() == 0
-    assert await ProducerIdAllocator(store, paths).allocate() == BLOCK_IDS
+    assert await ProducerIdAllocator(store, paths, CLOCK).allocate() == 0
+    assert await ProducerIdAllocator(store, paths, CLOCK).allocate() == BLOCK_IDS
 
 
 async def test_wrong_addresses_are_typed_errors() -> None:

@@ -359,7 +359,7 @@ async def test_bundle_changes_are_told() -> None:
 
 async def test_i1_producer_ids_are_never_shared() -> None:
     cluster = MemoryCluster()
-    allocators = [ProducerIdAllocator(cluster.connect(), PATHS) for _ in range(2)]
+    allocators = [ProducerIdAllocator(cluster.connect(), PATHS, CLOCK) for _ in range(2)]
     drawn = await asyncio.gather(*(a.allocate() for a in allocators * (BLOCK_IDS + 10)))
     assert len(set(drawn)) == 2 * (BLOCK_IDS + 10)
 
@@ -367,11 +367,11 @@ async def test_i1_producer_ids_are_never_shared() -> None:
 async def test_i1_lost_reply_burns_a_block() -> None:
     store = MemoryCluster().connect()
     store.faults.lose_reply("fetch_add")
-    assert await ProducerIdAllocator(store, PATHS).allocate() == BLOCK_IDS
+    assert await ProducerIdAllocator(store, PATHS, CLOCK).allocate() == BLOCK_IDS
 
 
 async def test_i1_restarted_broker_never_repeats_an_id() -> None:
     cluster = MemoryCluster()
-    first = await ProducerIdAllocator(cluster.connect(), PATHS).allocate()
-    second = await ProducerIdAllocator(cluster.connect(), PATHS).allocate()
+    first = await ProducerIdAllocator(cluster.connect(), PATHS, CLOCK).allocate()
+    second = await ProducerIdAllocator(cluster.connect(), PATHS, CLOCK).allocate()
     assert second == first + BLOCK_IDS
