@@ -46,6 +46,7 @@ class Paths:
         self.leader = f"{self.root}/leader"
         self.bundles = f"{self.root}/bundles"
         self.topics = f"{self.root}/topics"
+        self.deletions = f"{self.root}/deletions"
         self.partitions_root = f"{self.root}/partitions"
         self.producer_ids = f"{self.root}/producer-ids"
 
@@ -97,6 +98,10 @@ class Paths:
         """Record of the topic; names that collide share a key (F015)."""
         folded = fold_topic_name(name)
         return f"{self.topics}/{crc32c(folded.encode()) & 0xFF:02x}/{folded}"
+
+    def deletion(self, topic_id: uuid.UUID) -> str:
+        """Says that a deletion of this topic has begun; its value is the topic's name."""
+        return f"{self.deletions}/{topic_id.hex}"
 
     def partitions(self, topic_id: uuid.UUID) -> str:
         """Directory of a topic's partition records."""

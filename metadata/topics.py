@@ -297,7 +297,13 @@ class TopicCatalog:
         return VersionedTopic(new, version)
 
     async def mark_deleting(self, old: VersionedTopic) -> VersionedTopic:
-        """First step of a deletion: from now on no owner opens its partitions."""
+        """First step of a deletion: from now on no owner opens its partitions.
+
+        It is noted beside the topics before, so that `unfinished()` need not read them all.
+        """
+        name = old.topic.name.encode()
+        with suppress(KeyExists):  # noted by an attempt that went no further
+            await self._writes.create(self._paths.deletion(old.topic.topic_id), name)
         return await self.update(old, replace(old.topic, deleting=True))
 
     async def delete(self, old: VersionedTopic) -> None:
@@ -309,6 +315,31 @@ class TopicCatalog:
         except KeyMissing:
             if await self._writes.read(self._paths.topic(old.topic.name)) is not None:
                 raise UnknownOutcome("the topic was created again meanwhile") from None
+        await self._forget_deletion(self._paths.deletion(old.topic.topic_id))
+
+    async def unfinished(self) -> _Found:
+        """Topics whose deletion was begun and noted, and not finished: as many reads as there are
+        notes, however many topics exist. Notes of topics that are gone are removed."""
+        found: _Found = []
+        for note in await self._writes.children(self._paths.deletions):
+            key = f"{self._paths.deletions}/{note}"
+            entry = await self._store.get(key)
+            if entry is None:
+                continue
+            try:
+                topic = await self.get(entry.value.decode(), barrier=True)
+            except UnknownTopic:
+                await self._forget_deletion(key)
+                continue
+            if topic.topic.topic_id.hex != note:
+                await self._forget_deletion(key)
+            elif topic.topic.deleting:
+                found.append(topic)
+        return sorted(found, key=lambda versioned: versioned.topic.name)
+
+    async def _forget_deletion(self, key: str) -> None:
+        with suppress(KeyMissing):
+            await self._writes.delete(key, None)
 
     def watch_topic(self, name: str, on_change: Callable[[], None]) -> Unsubscribe:
         """Call `on_change()` after the topic was created, changed or deleted, or spuriously.

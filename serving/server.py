@@ -251,13 +251,15 @@ class BrokerServer:
 
     async def _keep_house(self) -> None:
         ticks = 0
+        thorough = True  # once in a process: a note may have been lost
         while True:
             await self._clock.sleep(self.config.housekeeping_interval_s)
             self.registry.tick()
             ticks += 1
             if ticks % RESUME_DELETIONS_TICKS == 0 and self._is_first_broker():
                 try:
-                    await self._topic_admin.resume()
+                    await self._topic_admin.resume(thorough=thorough)
+                    thorough = False
                 except OctavoError as error:
                     _log.info("deletions-not-resumed", cause=error.cause)
 

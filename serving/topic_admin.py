@@ -140,9 +140,10 @@ class TopicAdmin:
             raise _another(found.topic)
         await self._delete(found)
 
-    async def resume(self) -> None:
-        """Finish deletions that a crash interrupted."""
-        for versioned in await self._topics.list():
+    async def resume(self, *, thorough: bool) -> None:
+        """Finish deletions that a crash interrupted; `thorough` reads every topic instead of the
+        notes that deletions leave."""
+        for versioned in await (self._topics.list() if thorough else self._topics.unfinished()):
             if versioned.topic.deleting:
                 _log.info("topic-deletion-resumes", topic=versioned.topic.name)
                 await self._delete(versioned)

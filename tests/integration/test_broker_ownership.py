@@ -249,15 +249,17 @@ async def test_topic_deleted_on_one_broker_is_gone_on_all(cluster: Loopback) -> 
     assert await produce_somewhere(cluster, 0, make_batch([b"new"])) == 0
 
 
-async def test_interrupted_deletion_is_resumed(cluster: Loopback) -> None:
+@pytest.mark.parametrize("thorough", [False, True])
+async def test_interrupted_deletion_is_resumed(cluster: Loopback, thorough: bool) -> None:
     client = await cluster.broker("broker-1")
     await create_topic(client, partitions=2)
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
     server = cluster.servers[0]
     catalog = server._topic_catalog  # pyright: ignore[reportPrivateUsage]
     await catalog.mark_deleting(await catalog.get("orders"))
-    await server._topic_admin.resume()  # pyright: ignore[reportPrivateUsage]
+    await server._topic_admin.resume(thorough=thorough)  # pyright: ignore[reportPrivateUsage]
     assert await catalog.list() == []
+    assert await catalog.unfinished() == []
     assert cluster.bookies.ledgers == {}
 
 

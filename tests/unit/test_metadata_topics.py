@@ -137,6 +137,34 @@ async def test_topic_deletion_has_two_steps() -> None:
     assert again.topic.topic_id != created.topic.topic_id
 
 
+async def test_unfinished_deletions_are_found_without_reading_all_topics() -> None:
+    cluster = MemoryCluster()
+    catalog = topics(cluster.connect())
+    names = [f"t{n}" for n in range(5)]
+    made = [await catalog.create(name, 1) for name in names]
+    assert await catalog.unfinished() == []
+    dying = [await catalog.mark_deleting(topic) for topic in made[:3]]
+    assert await catalog.unfinished() == dying
+    await catalog.delete(dying[0])
+    assert await catalog.unfinished() == dying[1:]
+
+    notes = {PATHS.deletion(topic.topic.topic_id) for topic in made}
+    assert len(notes & set(cluster.snapshot())) == 2
+    store = cluster.connect()
+    await store.delete(PATHS.topic("t1"), expected=dying[1].version)  # the note outlives its topic
+    await store.delete(PATHS.topic("t2"), expected=dying[2].version)
+    again = await catalog.create("t2", 1)
+    assert await catalog.unfinished() == []
+    assert not notes & set(cluster.snapshot())
+
+    note = PATHS.deletion(again.topic.topic_id)
+    await store.create(note, b"t2")  # an attempt ended before it marked the topic
+    assert await catalog.unfinished() == []
+    assert note in cluster.snapshot(), "the attempt may go on"
+    dead = await catalog.mark_deleting(again)
+    assert await catalog.unfinished() == [dead]
+
+
 async def test_update_of_a_deleted_topic_is_unknown() -> None:
     catalog = topics(MemoryCluster().connect())
     created = await catalog.create("orders", 1)
