@@ -6,10 +6,12 @@ import sys
 
 from octavo.cli.failures import report
 from octavo.cli.probing import plain_probe, probe_server
+from octavo.runtime.descriptors import keep_standard_descriptors
 
 
 def main() -> None:
     """Console script."""
+    keep_standard_descriptors()
     probed = plain_probe(sys.argv[1:])
     try:
         if probed is not None:

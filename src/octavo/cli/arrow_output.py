@@ -13,10 +13,13 @@ import os
 import pathlib
 import stat
 import sys
+from collections.abc import Generator
 from typing import TYPE_CHECKING, BinaryIO
 
 from octavo.cli.failures import OutputClosed
+from octavo.cli.output import STDOUT_NAME
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.system_errors import naming
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +36,7 @@ class ArrowOutput:
         # Imported here: loads Arrow.
         import pyarrow as pa
 
-        self.name = "standard output" if path in STDOUT else path
+        self.name = STDOUT_NAME if path in STDOUT else path
         self.rows = 0
         """Rows written so far."""
         self._target: pathlib.Path | None = None
@@ -41,7 +44,7 @@ class ArrowOutput:
         self._sink: BinaryIO
         if path in STDOUT:
             if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-                raise OSError(errno.EBADF, "standard output is closed")
+                raise OutputClosed
             self._sink = sys.stdout.buffer
         elif _is_replaceable(path):
             self._target = pathlib.Path(os.path.realpath(path))
@@ -59,32 +62,26 @@ class ArrowOutput:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
         if batch.num_rows:
-            try:
+            with self._named():
                 self._writer.write_batch(batch)
-            except BrokenPipeError as error:
-                raise self._gone() from error
             self.rows += batch.num_rows
 
     def flush(self) -> None:
         """Hand the rows on to whoever reads along."""
-        try:
+        with self._named():
             self._sink.flush()
-        except BrokenPipeError as error:
-            raise self._gone() from error
 
     def finish(self) -> None:
         """Complete it; a file takes its place only now, and is on disk."""
-        try:
+        with self._named():
             self._writer.close()
             self._sink.flush()
-        except BrokenPipeError as error:
-            raise self._gone() from error
-        if self._staged is None or self._target is None:
-            if self.name != "standard output":
-                self._sink.close()
-            return
-        os.fsync(self._sink.fileno())
-        self._sink.close()
+            if self._staged is None or self._target is None:
+                if self.name != STDOUT_NAME:
+                    self._sink.close()
+                return
+            os.fsync(self._sink.fileno())
+            self._sink.close()
         with contextlib.suppress(FileNotFoundError):
             self._staged.chmod(stat.S_IMODE(self._target.stat().st_mode))
         self._staged.replace(self._target)
@@ -92,16 +89,22 @@ class ArrowOutput:
 
     def abandon(self) -> None:
         """Give it up: a file that was there before stays as it was. Harmless after `finish`."""
-        if self.name != "standard output":
+        if self.name != STDOUT_NAME:
             with contextlib.suppress(OSError):  # what failed was said already
                 self._sink.close()
         if self._staged is not None:
             self._staged.unlink(missing_ok=True)
 
-    def _gone(self) -> Exception:
-        if self.name == "standard output":
-            return OutputClosed()
-        return OSError(errno.EIO, "its reader went away", self.name)
+    @contextlib.contextmanager
+    def _named(self) -> Generator[None]:
+        """Errors name the output; standard output without a reader is OutputClosed."""
+        try:
+            with naming(self.name):
+                yield
+        except BrokenPipeError as error:
+            if self.name == STDOUT_NAME:
+                raise OutputClosed from error
+            raise OSError(errno.EIO, "its reader went away", self.name) from error
 
 
 def _is_replaceable(path: str) -> bool:

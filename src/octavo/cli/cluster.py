@@ -13,11 +13,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.failures import ExitCode, say_error
-from octavo.cli.output import Format, FormatOption, Row, emit_rows, note, write_beside_work
+from octavo.cli.failures import ExitCode, say_error, tell
+from octavo.cli.output import (
+    Format,
+    FormatOption,
+    Row,
+    beside_work,
+    count_of,
+    emit_rows,
+    note,
+    write_beside_work,
+)
 from octavo.cli.probing import PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_S, probe_server
 from octavo.cli.session import parse_settings
+from octavo.cli.terminal import is_terminal
 from octavo.runtime.errors import RequestTimedOut
+from octavo.runtime.system_errors import naming
 from octavo.supervisor.spec import (
     DEFAULT_BOOKIES,
     DEFAULT_BROKERS,
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_DATA = pathlib.Path("octavo-data")
 DETACHED_LOG = "up.log"
 DOWN_TIMEOUT_S = 60.0
+RELAY_EVERY_S = 0.1
 STATUS_CHECK_S = 1.0
 
 DataOption = Annotated[
@@ -102,20 +114,28 @@ def _serve(spec: ClusterSpec, *, control: bool) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     configure_logging("INFO", log)
 
+    is_up = False
+
     def on_event(event: ClusterEvent) -> None:
         if control:
             answer(event)
-        elif event.kind != "starting":
+        elif is_up or event.kind != "starting":  # a start says what it waits for instead
             note(event.text)
 
     def on_up(cluster: ClusterFile) -> None:
+        nonlocal is_up
+        is_up = True
         if control:
             answer(ClusterEvent("ready", SUPERVISOR, cluster.bootstrap_servers), event="up")
-        else:
-            write_beside_work(_welcome(cluster, spec.data_dir))
+            return
+        write_beside_work(_welcome(cluster, spec.data_dir))
+        if is_terminal(sys.stderr):
             note("Ctrl-C stops it; the data stays.")
 
-    note(f"starting bookies: {spec.bookies}, brokers: {spec.brokers}, data: {spec.data_dir}")
+    note(
+        f"starting {count_of(spec.bookies, 'bookie')} and {count_of(spec.brokers, 'broker')}, "
+        f"data in {spec.data_dir}"
+    )
     asyncio.run(serve(spec, on_event=on_event, on_up=on_up, control=control))
     note("octavo stopped")
     return ExitCode.OK
@@ -128,8 +148,8 @@ def _welcome(cluster: ClusterFile, data_dir: pathlib.Path) -> str:
         setting = f"export OCTAVO_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}\n"
     return (
         f"octavo is up at {cluster.bootstrap_servers} ({data_dir / 'cluster.json'})\n{setting}"
-        "octavo topic create orders && echo hello | octavo produce orders && "
-        "octavo consume orders --from start\n"
+        "octavo topic create orders\n"
+        "echo hello | octavo produce orders && octavo consume orders --from start\n"
     )
 
 
@@ -139,7 +159,11 @@ def _detached(spec: ClusterSpec) -> int:
     logs.mkdir(parents=True, exist_ok=True)
     log_path = logs / DETACHED_LOG
     reading, writing = os.pipe()
-    with log_path.open("wb") as log:
+    with naming(log_path), log_path.open("wb") as log:
+        # The last chance to say that a disk is full: the process in the background could not.
+        log.write(f"octavo {' '.join(_up_words(spec))}\n".encode("utf-8", "surrogateescape"))
+        log.flush()
+        said_from = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "octavo", *_up_words(spec)],
             stdin=subprocess.DEVNULL,
@@ -148,18 +172,37 @@ def _detached(spec: ClusterSpec) -> int:
             start_new_session=True,
         )
     os.close(writing)
-    welcome = os.read(reading, select.PIPE_BUF)  # one write of less than that, or the end
-    os.close(reading)
+    try:
+        welcome = _relay(reading, log_path, said_from)
+    except BaseException:  # Ctrl-C: what was not asked to go on does not
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        os.close(reading)
     if not welcome:
-        code = process.wait()
-        sys.stderr.write(log_path.read_text("utf-8", "replace"))
-        return code or ExitCode.ERROR
-    write_beside_work(welcome.decode())
+        return process.wait() or ExitCode.ERROR
+    write_beside_work(welcome.decode("utf-8", "surrogateescape"))
     note(
         f"running in the background (pid {process.pid}); "
         f"`octavo down --data {spec.data_dir}` stops it"
     )
     return ExitCode.OK
+
+
+def _relay(reading: int, log_path: pathlib.Path, said_from: int) -> bytes:
+    """What the process in the background writes to its stdout, b"" when it ended instead; until
+    then what it says on stderr, which is its log, is said here.
+    """
+    with log_path.open("rb") as log:
+        log.seek(said_from)
+        while True:
+            ready = select.select([reading], [], [], RELAY_EVERY_S)[0]
+            welcome = os.read(reading, select.PIPE_BUF) if ready else b""  # one write, or the end
+            if said := log.read():
+                tell(said.decode("utf-8", "surrogateescape"))
+            if ready:
+                return welcome
 
 
 def _up_words(spec: ClusterSpec) -> list[str]:
@@ -181,7 +224,9 @@ def _require(data: pathlib.Path) -> ClusterFile:
 
     cluster = read_cluster_file(data)
     if cluster is None:
-        raise FileNotFoundError(2, "no cluster was started here", str(data))
+        missing = FileNotFoundError(2, "no cluster was started here", str(data))
+        missing.add_note(f"`octavo up --data {data}` starts one; or name another folder")
+        raise missing
     return cluster
 
 
@@ -201,7 +246,8 @@ def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE)
         }
     ]
     rows += [_row(entry, alive, serving.get(entry.name, False)) for entry in cluster.children]
-    emit_rows(rows, output)
+    with beside_work():
+        emit_rows(rows, output)
     if not alive:
         say_error("the cluster is not running", f"start it with `octavo up --data {data}`")
     return ExitCode.OK if all(row["state"] == "ready" for row in rows) else ExitCode.UNAVAILABLE

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from octavo.cli.failures import OutputClosed
+from octavo.cli.failures import OutputClosed, tell
 from octavo.cli.output import count_of, discard_output, note, write_text
+from octavo.cli.terminal import is_terminal
 from octavo.runtime.errors import (
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
     OctavoError,
 )
+from octavo.runtime.system_errors import naming
 
 if TYPE_CHECKING:
     from octavo.client.messaging import SendFuture
@@ -52,8 +54,9 @@ class Rejects:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._file is not None and self._path is not None:
+            with naming(self._path):
+                self._file.close()
 
     def reject(self, number: int, line: bytes, error: OctavoError) -> None:
         """Stop with this error, or set the line aside."""
@@ -82,8 +85,9 @@ class Rejects:
                 note("more skipped lines are counted only")
 
     def _write(self, piece: bytes) -> None:
-        if self._file is not None:
-            self._file.write(piece)
+        if self._file is not None and self._path is not None:
+            with naming(self._path):
+                self._file.write(piece)
 
 
 class _Open(NamedTuple):
@@ -173,8 +177,9 @@ class Progress:
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._on = sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
-        self._began_s = self._next_s = time.monotonic()
+        self._on = is_terminal(sys.stderr)
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + PROGRESS_EVERY_S  # what is done by then needs no progress
         self._shown = False
 
     def __enter__(self) -> Self:
@@ -187,8 +192,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            tell("\r\x1b[K")
 
     def show(self) -> None:
         """Write it anew, from time to time."""
@@ -199,7 +203,6 @@ class Progress:
         self._shown = True
         count = self._delivery.acknowledged
         rate = count / max(now_s - self._began_s, PROGRESS_EVERY_S)
-        sys.stderr.write(
+        tell(
             f"\r{count:,} records acknowledged of {self._delivery.read:,} read, {rate:,.0f}/s\x1b[K"
         )
-        sys.stderr.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import Format, FormatOption, emit_one, note
+from octavo.cli.output import Format, FormatOption, beside_work, emit_one, note
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -77,17 +77,18 @@ def export(
         checked=tell,
     )
     _explain(report, checked if verify else None)
-    emit_one(
-        {
-            "topic": report.topic,
-            "folder": report.root,
-            "files": len(report.files),
-            "records": report.rows,
-            "bytes": report.bytes,
-            "ledgers": report.ledgers,
-        },
-        output,
-    )
+    with beside_work():
+        emit_one(
+            {
+                "topic": report.topic,
+                "folder": report.root,
+                "files": len(report.files),
+                "records": report.rows,
+                "bytes": report.bytes,
+                "ledgers": report.ledgers,
+            },
+            output,
+        )
     return ExitCode.ERROR if report.unrepaired else ExitCode.OK
 
 

@@ -8,7 +8,9 @@ import sys
 import traceback
 from typing import TextIO
 
+from octavo.cli.terminal import wrapped
 from octavo.runtime import errors
+from octavo.runtime.system_errors import explained
 
 TRACE_VARIABLE = "OCTAVO_TRACE"
 
@@ -84,7 +86,7 @@ def exit_code_for(error: BaseException) -> ExitCode:
 def report(error: BaseException) -> ExitCode:
     """Print cause and hint to stderr, return the exit code; `OCTAVO_TRACE=1` adds the traceback."""
     if os.environ.get(TRACE_VARIABLE) == "1":
-        traceback.print_exception(error, file=sys.stderr)
+        tell("".join(traceback.format_exception(error)))
     code = exit_code_for(error)
     if isinstance(error, errors.OctavoError):
         usage_hint = "see the command's --help" if code is ExitCode.USAGE else ""
@@ -94,10 +96,12 @@ def report(error: BaseException) -> ExitCode:
     elif isinstance(error, KeyboardInterrupt):
         pass
     elif isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        say_error(f"{where}{error.strerror or error}", "")
-    elif isinstance(error, (ValueError, TimeoutError)):
-        say_error(str(error) or type(error).__name__, "")
+        if isinstance(error, TimeoutError) and error.errno is None:
+            say_error(str(error) or "it took too long", "give it more time with --timeout")
+        else:
+            say_error(*explained(error))
+    elif isinstance(error, ValueError):
+        say_error(str(error) or type(error).__name__, "see the command's --help")
     else:
         say_error(
             f"unexpected {type(error).__name__}: {error}",
@@ -108,18 +112,20 @@ def report(error: BaseException) -> ExitCode:
 
 def say_error(cause: str, hint: str) -> None:
     """One line for what happened, one for what to do."""
-    lines = f"error: {_one_line(cause)}\n"
+    lines = wrapped(f"error: {_one_line(cause)}", sys.stderr) + "\n"
     if hint:
-        lines += f"hint: {_one_line(hint)}\n"
+        lines += wrapped(f"hint: {_one_line(hint)}", sys.stderr) + "\n"
     tell(lines)
 
 
 def tell(text: str) -> None:
-    """Write to stderr; when nobody reads it any more the work goes on and its exit code counts."""
+    """Write to stderr. When it is closed, full or unread the work goes on: its exit code counts."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - closed at the start
+        return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except BrokenPipeError:
+    except OSError:
         point_at_nothing(sys.stderr)
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import Format, FormatOption, Row, emit_one, emit_rows, write_text
+from octavo.cli.output import (
+    Format,
+    FormatOption,
+    Row,
+    beside_work,
+    emit_one,
+    emit_rows,
+    write_text,
+)
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -15,6 +24,7 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
 )
+from octavo.cli.terminal import wrapped
 
 if TYPE_CHECKING:
     from octavo.client.messaging.admin import ClusterHealth, LedgerDescription
@@ -43,8 +53,14 @@ def health(
     with connected(bootstrap, timeout) as client:
         found = client.admin.cluster_health(timeout=timeout)
     healthy, sentence = judge(found)
+    with beside_work():
+        _print_health(found, healthy, sentence, output)
+    return ExitCode.OK if healthy else ExitCode.UNAVAILABLE
+
+
+def _print_health(found: ClusterHealth, healthy: bool, sentence: str, output: Format) -> None:
     if output is Format.TABLE:
-        write_text(sentence + "\n")
+        write_text(wrapped(sentence, sys.stdout) + "\n")
     else:
         emit_one(
             {
@@ -67,7 +83,6 @@ def health(
             },
             output,
         )
-    return ExitCode.OK if healthy else ExitCode.UNAVAILABLE
 
 
 def judge(found: ClusterHealth) -> tuple[bool, str]:

@@ -15,6 +15,8 @@ from typing import Annotated
 import typer
 
 from octavo.cli.failures import OutputClosed, point_at_nothing, tell
+from octavo.cli.terminal import wrapped
+from octavo.runtime.system_errors import naming
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = Mapping[str, Value]
@@ -34,7 +36,7 @@ FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Form of th
 
 def note(text: str) -> None:
     """Progress for a person: stderr, one line."""
-    tell(text + "\n")
+    tell(wrapped(text, sys.stderr) + "\n")
 
 
 def count_of(number: int, noun: str) -> str:
@@ -42,9 +44,13 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+STDOUT_NAME = "standard output"
+
+
 def discard_output() -> None:
     """Point stdout at nothing: its reader went away, and the last flush must not complain."""
-    point_at_nothing(sys.stdout)
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        point_at_nothing(sys.stdout)
 
 
 def output_is_closed() -> bool:
@@ -58,9 +64,14 @@ def output_is_closed() -> bool:
 
 @contextmanager
 def closed_pipe_is_quiet() -> Generator[None]:
-    """Turn a reader that went away into OutputClosed, which ends the command with success."""
+    """Turn a reader that went away, or was never there, into OutputClosed: it ends the command with
+    success. Other errors say that it was standard output which failed.
+    """
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - `octavo ... >&-`
+        raise OutputClosed
     try:
-        yield
+        with naming(STDOUT_NAME):
+            yield
     except BrokenPipeError as error:
         raise OutputClosed from error
 
@@ -72,12 +83,21 @@ def write_text(text: str) -> None:
         sys.stdout.flush()
 
 
-def write_beside_work(text: str) -> None:
-    """Write to stdout what is not the work of the command: without a reader the work goes on."""
+@contextmanager
+def beside_work() -> Generator[None]:
+    """What is written to stdout here is not all that the command does: without a reader it goes on,
+    and its exit code says how that went.
+    """
     try:
-        write_text(text)
+        yield
     except OutputClosed:
         discard_output()
+
+
+def write_beside_work(text: str) -> None:
+    """Write to stdout what is not the work of the command."""
+    with beside_work():
+        write_text(text)
 
 
 def write_bytes(data: bytes, *, flush: bool) -> None:

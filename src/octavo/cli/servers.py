@@ -61,8 +61,9 @@ def bookie(
         advertised_host=advertised_host,
     )
     values.update(parse_settings(settings or [], "-X"))
+    config = BookieConfig.load(**values)
     configure_logging(log_level)
-    return run(BookieConfig.load(**values))
+    return run(config)
 
 
 def broker(
@@ -91,8 +92,9 @@ def broker(
         advertised_address=advertised_address,
     )
     values.update(parse_settings(settings or [], "-X"))
+    config = BrokerConfig.load(**values)
     configure_logging(log_level)
-    return run(BrokerConfig.load(**values))
+    return run(config)
 
 
 def end_with_supervisor() -> None:

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import sys
@@ -16,6 +17,25 @@ from structlog.typing import FilteringBoundLogger, Processor
 Logger = FilteringBoundLogger
 
 
+class LogFile(logging.FileHandler):
+    """A log file whose disk may be full: that is said once on stderr, not as a traceback for every
+    line, and ends nothing.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        self._failing = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._failing:
+            self._failing = True
+            with contextlib.suppress(OSError, AttributeError):  # stderr may be closed as well
+                sys.stderr.write(f"{self.baseFilename}: {error.strerror}: log lines are lost\n")
+
+
 def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None) -> None:
     """Send structlog and standard-library records, one line each, to `log_file` or stderr."""
     shared: list[Processor] = [
@@ -24,9 +44,7 @@ def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None)
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    handler: logging.Handler = (
-        logging.FileHandler(log_file) if log_file else logging.StreamHandler(sys.stderr)
-    )
+    handler: logging.Handler = LogFile(log_file) if log_file else logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

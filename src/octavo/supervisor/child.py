@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import os
+import re
 import signal
+from typing import NamedTuple
 
 from octavo.supervisor.cluster_file import ProcessEntry, State, started_at
 from octavo.supervisor.spec import PARENT_PID_VARIABLE, ChildSpec
 
 _LOG_TAIL_BYTES = 4096
+
+
+class Complaint(NamedTuple):
+    """What a process that ended said was wrong, and what it said to do; "" when it did not."""
+
+    cause: str
+    hint: str
 
 
 class Child:
@@ -98,11 +108,22 @@ class Child:
             return ""
         return "\n".join(text.strip().splitlines()[-lines_max:])
 
-    def complaint(self) -> str:
-        """What the present process said was wrong: its last `error:` line, else its last line."""
+    def complaint(self) -> Complaint:
+        """What the present process said was wrong: its last error, else its last line."""
         lines = self.log_tail(50).splitlines()
-        wrong = [line for line in lines if line.startswith("error: ")]
-        return (wrong or lines or ["it logged nothing"])[-1].removeprefix("error: ")
+        for number, line in reversed(list(enumerate(lines))):
+            if line.startswith("error: "):
+                hint = lines[number + 1] if number + 1 < len(lines) else ""
+                hint = hint.removeprefix("hint: ") if hint.startswith("hint: ") else ""
+                return Complaint(line.removeprefix("error: "), hint)
+            if (cause := _logged(line, "cause")) and "level='error'" in line:
+                return Complaint(cause, _logged(line, "hint"))
+        return Complaint((lines or ["it logged nothing"])[-1], "")
+
+    def last_event(self) -> str:
+        """What the present process logged last, in a few words; "" when nothing."""
+        line = self.log_tail(1)
+        return _logged(line, "event") or line
 
     def entry(self) -> ProcessEntry:
         """This child as cluster.json shows it."""
@@ -117,6 +138,12 @@ class Child:
             state=self.state,
             exit_code=self.exit_code,
         )
+
+
+def _logged(line: str, key: str) -> str:
+    """The text of one key of a log line (`event='started' cause="it's full"`), "" without it."""
+    found = re.search(rf"(?:^| ){key}=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", line)
+    return str(ast.literal_eval(found[1])) if found else ""
 
 
 def describe_exit(code: int) -> str:

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar, cast
 import psutil
 
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.system_errors import naming
 from octavo.supervisor.spec import Role, is_child_name
 
 FILE_NAME = "cluster.json"
@@ -105,7 +106,7 @@ def write_cluster_file(data_dir: pathlib.Path, cluster: ClusterFile) -> None:
     """Replace the file in one step: readers see the old or the new text, never a part."""
     path = data_dir / FILE_NAME
     staged = data_dir / (FILE_NAME + ".new")
-    with staged.open("w", encoding="utf-8") as file:
+    with naming(staged), staged.open("w", encoding="utf-8") as file:
         file.write(cluster.to_json())
         file.flush()
         os.fsync(file.fileno())

@@ -7,6 +7,7 @@ import os
 import pathlib
 
 from octavo.runtime.errors import IllegalStateError
+from octavo.runtime.system_errors import naming
 
 LOCK_NAME = ".lock"
 
@@ -23,15 +24,23 @@ class DataDirLock:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
             raise IllegalStateError(
                 f"{self._path.parent} is in use by another `octavo up` (pid {holder})",
                 hint="stop it with `octavo down`, or choose another --data folder",
             ) from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        try:
+            with naming(self._path):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            os.close(fd)
+            raise
         self._fd = fd
 
     def release(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable
 
 import psutil
 
-from octavo.runtime.address import bare_host
+from octavo.runtime.address import bare_host, join_address
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import IllegalStateError
 
@@ -20,6 +21,11 @@ _TRIES_MAX = 200
 
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
+    return why_not(host, port) is None
+
+
+def why_not(host: str, port: int) -> OSError | None:
+    """What the system answers to a server that wants to listen there; None: it may."""
     bare = bare_host(host)
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
@@ -27,9 +33,9 @@ def is_free(host: str, port: int) -> bool:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((bare, port))
             probe.listen(1)
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error
+    return None
 
 
 def choose_free(host: str, taken: set[int], entropy: Entropy, preferred: int | None = None) -> int:
@@ -42,15 +48,31 @@ def choose_free(host: str, taken: set[int], entropy: Entropy, preferred: int | N
         if port not in taken and is_free(host, port):
             taken.add(port)
             return port
+    reason = why_not(host, 0)
+    because = f": {reason.strerror or reason}" if reason is not None else ""
     raise IllegalStateError(
-        f"no free port found on {host} in {_TRIES_MAX} tries", hint="is the host name right?"
+        f"no free port found on {host} in {_TRIES_MAX} tries{because}",
+        hint="is the host name right?",
     )
 
 
 def require_free(host: str, ports: Iterable[int]) -> None:
-    """Raise an error that names the process in the way when one of `ports` is taken."""
+    """Raise an error that says why a server cannot listen on one of `ports`.
+
+    It names the process in the way, or the right that is missing (PermissionError).
+    """
     for port in ports:
-        if not is_free(host, port):
+        reason = why_not(host, port)
+        if isinstance(reason, PermissionError):
+            denied = PermissionError(reason.errno, "you may not listen on it", f"port {port}")
+            denied.add_note("ports below 1024 need rights: choose one above with --port N")
+            raise denied
+        if reason is not None and reason.errno != errno.EADDRINUSE:
+            raise IllegalStateError(
+                f"cannot listen on {join_address(host, port)}: {reason.strerror or reason}",
+                hint="is the host name right?",
+            )
+        if reason is not None:
             raise IllegalStateError(
                 f"port {port} is taken{_by_whom(port)}",
                 hint="stop that process, choose another port with --port N, or let --port 0 choose",

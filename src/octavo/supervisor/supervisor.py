@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 from octavo.metadata.embedded_server import EmbeddedMetadataServer
+from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import IllegalStateError, NotReady
+from octavo.runtime.errors import IllegalStateError, NotReady, OctavoError
+from octavo.runtime.system_errors import explained
 from octavo.runtime.tasks import TaskOwner
 from octavo.supervisor import layout
 from octavo.supervisor.child import Child, describe_exit
@@ -32,9 +34,13 @@ from octavo.supervisor.lock import DataDirLock
 from octavo.supervisor.spec import ClusterSpec, Role
 
 READY_POLL_S = 0.05
+STILL_WAITING_EVERY_S = 5.0
 SUPERVISOR = "supervisor"
 
-EventKind = Literal["starting", "ready", "down", "killed", "leftover"]
+EventKind = Literal["waiting", "starting", "ready", "down", "killed", "leftover", "trouble"]
+"""waiting: a start goes on and this is what it waits for. trouble: something failed without which
+the cluster goes on.
+"""
 
 
 class ClusterEvent(NamedTuple):
@@ -67,7 +73,11 @@ class Supervisor:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._metadata: EmbeddedMetadataServer | None = None
         self._layout: layout.Layout | None = None
+        self._starting = True
         self._stopping = False
+        self._restarting: set[str] = set()
+        self._ending: set[str] = set()
+        """Children whose end is meant: it is not announced as a loss."""
 
     @property
     def cluster(self) -> ClusterFile:
@@ -107,6 +117,7 @@ class Supervisor:
                 await self._launch(child)
             for role in ("bookie", "broker"):
                 await self._all_ready(role)
+            self._starting = False
         except BaseException:
             await self.stop()
             raise
@@ -116,6 +127,8 @@ class Supervisor:
             return
         folder = self._spec.data_dir / "metadata"
         folder.mkdir(exist_ok=True)
+        address = join_address(self._spec.host, port)
+        self._say("waiting", "metadata", f"metadata starting on {address}")
         self._metadata = EmbeddedMetadataServer(folder, self._clock)
         # Children die with their supervisor and leftovers were ended: nobody holds an old session.
         await self._metadata.start(port, self._spec.host, clients_are_dead=True)
@@ -124,32 +137,45 @@ class Supervisor:
         await child.start()
         name = child.spec.name
         self._watchers[name] = self._tasks.spawn(self._watch(child), name=f"watch {name}")
-        self._write_file()
+        if self._starting:
+            self._write_file()  # a folder that cannot be written is no place for a cluster
+        else:
+            self._write_file_or_say()
+        self._ending.discard(name)
         self._say("starting", name, f"{name} starting on {child.spec.address}")
 
     async def _all_ready(self, role: Role) -> None:
         waiting = [child for child in self._children.values() if child.spec.role == role]
+        self._say("waiting", role, "waiting for " + ", ".join(c.spec.name for c in waiting))
         await _all(self._wait_ready(child) for child in waiting)
 
     async def _wait_ready(self, child: Child) -> None:
-        name = child.spec.name
-        deadline = self._clock.monotonic() + self._spec.start_timeout_s
+        name, limit_s = child.spec.name, self._spec.start_timeout_s
+        began = self._clock.monotonic()
+        next_word_s = STILL_WAITING_EVERY_S
         while not await is_serving(child.spec.health_address):
+            waited_s = self._clock.monotonic() - began
             if not child.running:
+                said = child.complaint()
                 raise NotReady(
                     f"{name} ended while starting ({describe_exit(child.exit_code or 0)}): "
-                    f"{child.complaint()}",
-                    hint=f"read {child.spec.log}",
+                    f"{said.cause}",
+                    hint=f"{said.hint}; log: {child.spec.log}" if said.hint else _read(child),
                 )
-            if self._clock.monotonic() > deadline:
-                raise NotReady(
-                    f"{name} was not ready within {self._spec.start_timeout_s:.0f} s",
-                    hint=f"read {child.spec.log}",
+            if waited_s > limit_s:
+                raise NotReady(f"{name} was not ready within {limit_s:.0f} s", hint=_read(child))
+            if waited_s > next_word_s:
+                next_word_s += STILL_WAITING_EVERY_S
+                self._say(
+                    "waiting",
+                    name,
+                    f"still waiting for {name}, {waited_s:.0f} s of at most {limit_s:.0f}; "
+                    f"its log ends with: {child.last_event() or 'nothing yet'}",
                 )
             await self._clock.sleep(READY_POLL_S)
         if child.state == "starting":
             child.state = "ready"
-            self._write_file()
+            self._write_file_or_say()
             self._say("ready", name, f"{name} ready on {child.spec.address}")
 
     async def _watch(self, child: Child) -> None:
@@ -160,31 +186,56 @@ class Supervisor:
         if self._metadata is not None:
             # A process that was waited for is dead: others take over without waiting for its lease.
             await self._metadata.end_sessions_of(name)
-        self._write_file()
-        self._say(
-            "down",
-            name,
-            f"{name} is down ({describe_exit(code)}); the cluster goes on without it. "
-            f"Log: {child.spec.log}. Start it again: kill -HUP {os.getpid()}",
-        )
+        self._write_file_or_say()
+        told = f"{name} is down ({describe_exit(code)})"
+        if not self._starting and name not in self._ending:
+            told += (
+                f"; the cluster goes on without it. Log: {child.spec.log}. "
+                f"Start it again: octavo restart {name} --data {self._spec.data_dir}"
+            )
+        self._say("down", name, told)
 
-    async def restart(self, name: str) -> None:
-        """Start a child again, killing it first if it runs, and wait until it is ready."""
+    async def restart(self, name: str, *, gently: bool = False) -> None:
+        """Start a child again and wait until it is ready.
+
+        One that runs is killed first, or `gently` asked to stop, and killed if it takes too long.
+        Raises IllegalStateError while another restart of it goes on.
+        """
         child = self._children.get(name)
         if child is None:
             raise IllegalStateError(
                 f"no process called {name!r} here", hint=f"known: {', '.join(self._children)}"
             )
-        if child.running:
-            await child.kill()
-        await self._watchers[name]
-        await self._launch(child)
-        await self._wait_ready(child)
+        if name in self._restarting:
+            raise IllegalStateError(f"{name} is being restarted already", hint="wait for that")
+        self._restarting.add(name)
+        self._ending.add(name)
+        try:
+            if child.running and gently:
+                self._say("waiting", name, f"waiting for {name} to stop")
+                if not await child.stop(self._spec.stop_timeout_s):
+                    self._say("killed", name, f"{name} did not stop in time and was killed")
+            elif child.running:
+                await child.kill()
+            await self._watchers[name]
+            await self._launch(child)
+            await self._wait_ready(child)
+        finally:
+            self._restarting.discard(name)
+            self._ending.discard(name)
 
     async def start_down(self) -> None:
-        """Start every child that is down (SIGHUP)."""
-        down = [name for name, child in self._children.items() if not child.running]
-        await _all(self.restart(name) for name in down)
+        """Start every child that is down (SIGHUP). What fails is said, it ends nothing else."""
+        down = [
+            name
+            for name, child in self._children.items()
+            if not child.running and name not in self._restarting
+        ]
+        for outcome in await asyncio.gather(*map(self.restart, down), return_exceptions=True):
+            if isinstance(outcome, OctavoError | OSError):
+                self._say("trouble", SUPERVISOR, f"not started again: {outcome}")
+            elif outcome is not None:
+                raise outcome
 
     async def stop(self) -> None:
         """Stop brokers, then bookies, then metadata; release the folder. May be called again."""
@@ -201,14 +252,25 @@ class Supervisor:
             await self._metadata.stop()
             self._metadata = None
         if self._layout is not None:
-            self._write_file()
+            self._write_file_or_say()
         self._lock.release()
 
     def _write_file(self) -> None:
         write_cluster_file(self._spec.data_dir, self.cluster)
 
+    def _write_file_or_say(self) -> None:
+        """A full disk must not end the cluster: what is written stays behind until it works."""
+        try:
+            self._write_file()
+        except OSError as error:
+            self._say("trouble", SUPERVISOR, f"cluster.json is out of date: {explained(error)[0]}")
+
     def _say(self, kind: EventKind, name: str, text: str) -> None:
         self._on_event(ClusterEvent(kind, name, text))
+
+
+def _read(child: Child) -> str:
+    return f"read {child.spec.log}"
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
