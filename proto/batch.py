@@ -40,10 +40,14 @@ from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, 
 MAGIC = 0xB7
 HEADER_BYTES = 80
 _HEADER_WORDS = HEADER_BYTES // 8
-MAX_RECORD_BYTES = 1 << 20
-"""Key, value and headers of one record together."""
-MAX_BATCH_BYTES = 4 << 20
-"""A batch as stored and sent, header included."""
+DEFAULT_RECORD_BYTES = 1 << 20
+"""Key, value and headers of one record together, where neither topic nor producer say otherwise."""
+MAX_RECORD_BYTES = 4 << 20
+"""The same at most, whatever they say."""
+RECORD_ENVELOPE_BYTES = 256
+"""A batch of one record is never larger than the record by more: header, offsets, padding."""
+MAX_BATCH_BYTES = MAX_RECORD_BYTES + RECORD_ENVELOPE_BYTES
+"""A batch as stored and sent, header included: the largest record fits one."""
 MAX_BODY_BYTES = 8 << 20
 """An uncompressed body: the bound that makes decompression bombs harmless."""
 MAX_RECORDS = 100_000

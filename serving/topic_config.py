@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from octavo.proto.batch import HEADER_BYTES, MAX_BATCH_BYTES
+from octavo.proto.batch import (
+    DEFAULT_RECORD_BYTES,
+    HEADER_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_RECORD_BYTES,
+    RECORD_ENVELOPE_BYTES,
+)
 from octavo.runtime.config import did_you_mean
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.serving.config import BrokerConfig
@@ -29,6 +35,9 @@ class TopicSettings(NamedTuple):
     min_insync_replicas: int
     timestamp_after_max_ms: int
     max_message_bytes: int
+    """Largest key + value + headers of a record (F153)."""
+    max_batch_bytes: int
+    """Largest batch: of a topic that names a limit, one record of that size and no more."""
 
 
 class _Setting(NamedTuple):
@@ -80,7 +89,7 @@ _SETTINGS: dict[str, _Setting] = {
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
-    "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_BATCH_BYTES)),
+    "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
 }
 
 TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
@@ -94,7 +103,8 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         replication_factor=broker.write_quorum,
         min_insync_replicas=broker.ack_quorum,
         timestamp_after_max_ms=broker.timestamp_after_max_ms,
-        max_message_bytes=MAX_BATCH_BYTES,
+        max_message_bytes=DEFAULT_RECORD_BYTES,
+        max_batch_bytes=MAX_BATCH_BYTES,
     )
 
 
@@ -120,6 +130,8 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
         # The broker's default quorum must not make a smaller replication factor impossible.
         factor = int(given["replication_factor"])
         base = base._replace(min_insync_replicas=min(base.min_insync_replicas, factor))
+    if "max_message_bytes" in given:
+        given["max_batch_bytes"] = int(given["max_message_bytes"]) + RECORD_ENVELOPE_BYTES
     settings = base._replace(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     _check_quorum(settings)
     return settings

@@ -6,7 +6,12 @@ The body is checked by its crc only: it is never decompressed on this path (F066
 from __future__ import annotations
 
 from octavo.proto import batch as batches
-from octavo.proto.batch import PRODUCER_FLAGS, BatchHeader
+from octavo.proto.batch import (
+    MAX_RECORD_BYTES,
+    PRODUCER_FLAGS,
+    RECORD_ENVELOPE_BYTES,
+    BatchHeader,
+)
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRecord,
@@ -32,12 +37,14 @@ def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) 
     Raises MessageTooLarge, CorruptBatch, UnsupportedVersion, InvalidRecord, InvalidTimestamp or
     InvalidRequest.
     """
-    if len(batch) > settings.max_message_bytes:
-        raise MessageTooLarge(
-            f"batch of {len(batch)} bytes, this topic takes {settings.max_message_bytes}",
-            limit=settings.max_message_bytes,
-        )
+    limit = settings.max_message_bytes
+    if len(batch) > settings.max_batch_bytes:
+        raise _too_large(f"batch of {len(batch)} bytes", settings.max_batch_bytes, limit)
     header = batches.verify(batch)
+    body_limit = header.record_count * (limit + RECORD_ENVELOPE_BYTES)
+    if header.uncompressed_bytes > body_limit:
+        records = f"{header.record_count} records of {header.uncompressed_bytes} bytes"
+        raise _too_large(records, body_limit, limit)
     if header.flags & ~PRODUCER_FLAGS:
         raise InvalidRecord(f"a producer may not set batch flags {header.flags:#x}")
     if header.base_timestamp_ms < 0 or header.max_timestamp_ms < header.base_timestamp_ms:
@@ -52,6 +59,15 @@ def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) 
         )
     _check_identity(header, acks)
     return header
+
+
+def _too_large(what: str, takes_bytes: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"{what}, this topic takes {takes_bytes}: its max.message.bytes is {limit}",
+        hint="send smaller records or batches, or create the topic with a max.message.bytes of up "
+        f"to {MAX_RECORD_BYTES}",
+        limit=limit,
+    )
 
 
 def _check_identity(header: BatchHeader, acks: int) -> None:

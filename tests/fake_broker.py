@@ -18,6 +18,7 @@ import grpc
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
+from octavo.proto.batch import MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from octavo.proto.errors import to_wire
 from octavo.runtime.clock import SystemClock
@@ -94,7 +95,7 @@ class FakeCluster:
         self.auto_topics = auto_topics
         self.next_producer_id = 1000
         self.brokers = [FakeBroker(self, index) for index in range(brokers)]
-        self.max_record_bytes = 1 << 20
+        self.max_record_bytes = MAX_RECORD_BYTES
 
     async def start(self) -> None:
         for broker in self.brokers:
@@ -220,8 +221,10 @@ class FakeBroker(BrokerServicer):
                 faults.not_leader -= 1
                 raise NotLeader("not now")
             model = self._partition(item.topic, item.partition, item.topic_id)
-            limit = int(self.cluster.topics[item.topic].config.get("max.message.bytes", 4 << 20))
-            if len(item.batch) > limit:
+            limit = int(
+                self.cluster.topics[item.topic].config.get("max.message.bytes", MAX_RECORD_BYTES)
+            )
+            if len(item.batch) > limit + RECORD_ENVELOPE_BYTES:
                 raise MessageTooLarge(f"a batch of {len(item.batch)} bytes, {limit} are taken")
             done: Appended = model.produce(item.batch, self.cluster.clock.wall_ms())
         except OctavoError as error:

@@ -19,6 +19,7 @@ from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.routing import TopicState
+from octavo.client.messaging.serializers import text_bytes
 from octavo.proto.batch import BatchFlags, BatchHeader, Codec
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
 from octavo.runtime.checksum import Buffer
@@ -119,7 +120,7 @@ def _rows(engine: ProducerEngine, given: ArrowInput, piece: pa.RecordBatch) -> A
         headers = piece.column(given.headers).cast(HEADER_TYPE)
         sizes = pc.add(sizes, pa.array(_header_bytes(headers), pa.int64()))
     largest = pc.max(sizes).as_py()
-    if largest > engine.record_limit():
+    if largest > engine.record_limit(given.topic):
         raise engine.too_large(given.topic, largest)
     if given.timestamp is None:
         stamps = pa.repeat(pa.scalar(engine.cluster.clock.wall_ms(), pa.int64()), count)
@@ -161,7 +162,7 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 def _header_bytes(headers: pa.Array) -> list[int]:
     return [
-        sum(len(pair["key"]) + len(pair["value"] or b"") + 12 for pair in item or ())
+        sum(text_bytes(pair["key"]) + len(pair["value"] or b"") + 12 for pair in item or ())
         for item in headers.to_pylist()
     ]
 

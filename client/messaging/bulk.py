@@ -155,7 +155,7 @@ def _sizes(
     if headers is not None:
         sizes = [a + headers_bytes(b) for a, b in zip(sizes, headers, strict=True)]
     largest = max(sizes)
-    if largest > engine.record_limit():
+    if largest > engine.record_limit(topic):
         raise engine.too_large(topic, largest)
     return [size + RECORD_OVERHEAD_BYTES for size in sizes]
 

@@ -17,7 +17,7 @@ from octavo.client.messaging.config import ClientConfig
 from octavo.client.messaging.progress import PROBE_S, SilentBrokers
 from octavo.client.messaging.topic_lives import TopicLives, TopicView
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
 from octavo.proto.channels import open_channel
 from octavo.proto.errors import from_rpc_error, from_wire
@@ -48,6 +48,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 """gRPC message limit of both directions: above the largest fetch (G7)."""
 FRAME_BYTES_MAX = 1 << 20
 """HTTP/2 frames the client accepts: the default of 16 KiB costs a tenth of a read's CPU."""
+RECORD_LIMIT_SETTING = "max.message.bytes"
 PRODUCE_METHOD = "/octavo.broker.Broker/Produce"
 FETCH_METHOD = "/octavo.broker.Broker/Fetch"
 REDIRECTS_MAX = 20
@@ -307,9 +308,15 @@ class Cluster:
             if not topic.HasField("error"):
                 parts = sorted(topic.partitions, key=lambda item: item.partition)
                 owners = tuple(part.owner_address for part in parts)
-                limit = int(topic.config.get("max.message.bytes", MAX_BATCH_BYTES))
+                limit = topic.config.get(RECORD_LIMIT_SETTING, "")
                 view = TopicView(
-                    topic.name, len(parts), owners, limit, topic.topic_id, topic.created_ms
+                    topic.name,
+                    len(parts),
+                    owners,
+                    int(limit or MAX_BATCH_BYTES),
+                    topic.topic_id,
+                    topic.created_ms,
+                    record_bytes_max=int(limit or DEFAULT_RECORD_BYTES),
                 )
                 admitted = self._lives.admit(view)
                 if admitted is not None:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
 
-from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
 from octavo.runtime.address import join_address, split_address
 from octavo.runtime.errors import ConfigError
 
 _log = logging.getLogger("octavo.client")
 
 DEFAULT_PORT = 7650
+MIN_BUFFER_BYTES = 4 << 20
+"""Smallest `buffer_memory` and `prefetch_max_bytes`."""
 MAX_BATCH_SIZE = 3 << 20
 """Largest `batch_size`; leaves room below the 4 MiB of a batch for its buffers and header."""
 MAX_IN_FLIGHT = 5
@@ -159,8 +161,9 @@ class ProducerConfig:
     """0 turns batching off: one record, one batch (F038)."""
     compression_type: str = "lz4"
     """Codec of batches."""
-    max_request_size: int = MAX_RECORD_BYTES
-    """Largest record: key, value and headers together."""
+    max_request_size: int = DEFAULT_RECORD_BYTES
+    """Largest record: key, value and headers together; the topic's `max.message.bytes` counts
+    too."""
     delivery_timeout_ms: int = 120_000
     """A record that is not acknowledged by then fails; it may be stored."""
     request_timeout_ms: int = 30_000
@@ -197,7 +200,7 @@ class ProducerConfig:
         _check_int(
             "retry_backoff_max_ms", self.retry_backoff_max_ms, self.retry_backoff_ms, 600_000
         )
-        _check_int("buffer_memory", self.buffer_memory, MAX_BATCH_BYTES, 1 << 40)
+        _check_int("buffer_memory", self.buffer_memory, MIN_BUFFER_BYTES, 1 << 40)
         _check_int("max_block_ms", self.max_block_ms, 0, 86_400_000)
         _check_int(
             "max_in_flight_requests_per_connection",
@@ -226,6 +229,12 @@ class ProducerConfig:
                 f"delivery_timeout_ms={self.delivery_timeout_ms} is less than linger_ms + "
                 f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms}",
                 hint="raise delivery_timeout_ms or lower request_timeout_ms",
+            )
+        if self.buffer_memory < self.max_request_size + RECORD_ENVELOPE_BYTES:
+            raise ConfigError(
+                f"max_request_size={self.max_request_size} does not fit buffer_memory="
+                f"{self.buffer_memory}",
+                hint="raise buffer_memory or lower max_request_size",
             )
         if self.enable_idempotence and self.acks_number != -1:  # A5
             raise ConfigError(
@@ -297,7 +306,7 @@ class ConsumerConfig:
         _check_int("fetch_max_wait_ms", self.fetch_max_wait_ms, 0, 30_000)
         _check_int("fetch_max_bytes", self.fetch_max_bytes, 1, 52_428_800)
         _check_int("max_partition_fetch_bytes", self.max_partition_fetch_bytes, 1, 52_428_800)
-        _check_int("prefetch_max_bytes", self.prefetch_max_bytes, MAX_BATCH_BYTES, 1 << 40)
+        _check_int("prefetch_max_bytes", self.prefetch_max_bytes, MIN_BUFFER_BYTES, 1 << 40)
         _check_int(
             "prefetch_max_partition_bytes",
             self.prefetch_max_partition_bytes,

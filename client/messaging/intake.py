@@ -40,6 +40,7 @@ from octavo.client.messaging.serializers import (
     value_converter,
 )
 from octavo.client.messaging.topic_lives import TopicView
+from octavo.proto.batch import MAX_RECORD_BYTES
 from octavo.runtime.errors import (
     BufferFull,
     IllegalStateError,
@@ -89,18 +90,31 @@ class Intake(ABC):
 
     # --- one record -----------------------------------------------------------------------------
 
-    def record_limit(self) -> int:
-        """Largest key + value + headers of one record."""
-        return min(self.config.max_request_size, self.cluster.max_record_bytes)
+    def record_limit(self, topic: str) -> int:
+        """Largest key + value + headers of one record for `topic`."""
+        state = self.topics.get(topic)
+        topics = MAX_RECORD_BYTES if state is None else state.row_bytes_max - RECORD_OVERHEAD_BYTES
+        return min(self.config.max_request_size, self.cluster.max_record_bytes, topics)
 
     def too_large(self, topic: str, size_bytes: int) -> MessageTooLarge:
         """The error of a record above the limit; it names size, limit and whose limit it is."""
-        limit = self.record_limit()
-        whose = "max_request_size" if limit == self.config.max_request_size else "the broker"
+        state = self.topics.get(topic)
+        limit = self.record_limit(topic)
+        whose: list[str] = []
+        raises: list[str] = []
+        if limit == self.config.max_request_size:
+            whose.append("max_request_size")
+            raises.append("raise max_request_size")
+        if state is not None and limit == state.row_bytes_max - RECORD_OVERHEAD_BYTES:
+            whose.append("max.message.bytes of the topic")
+            raises.append("create the topic with a larger max.message.bytes")
+        hint = "split the value, or store it elsewhere and send a reference"
+        if raises and size_bytes <= MAX_RECORD_BYTES:
+            hint = f"{' and '.join(raises)} (up to {MAX_RECORD_BYTES}), {hint}"
         return MessageTooLarge(
             f"record of {size_bytes} bytes for topic {topic!r} exceeds the limit of {limit} bytes "
-            f"({whose})",
-            hint="split the value, or store it elsewhere and send a reference",
+            f"({' and '.join(whose) or 'the broker'})",
+            hint=hint,
             size_bytes=size_bytes,
             limit_bytes=limit,
         )
@@ -148,6 +162,8 @@ class Intake(ABC):
         """Append one converted record; blocks as `send`."""
         accumulator, router = self.accumulator, self.router
         _, key, value, headers, size_bytes = row
+        if size_bytes > state.row_bytes_max:
+            raise self.too_large(state.name, size_bytes - RECORD_OVERHEAD_BYTES)
         if partition is None and router.custom is not None:
             partition = router.custom_choice(state, key, value, headers)
         if accumulator.mine():
@@ -324,7 +340,7 @@ class Intake(ABC):
 
     def adopt(self, view: TopicView) -> None:
         """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
-        self._record_limit = self.record_limit()
+        self._record_limit = min(self.config.max_request_size, self.cluster.max_record_bytes)
         state = self.topics.get(view.name)
         if state is not None and state.life != view.life:
             self.carry_out(end_life(state, self.accumulator, self.core))
@@ -354,7 +370,8 @@ class Intake(ABC):
         """Do what the core asked for; see `engine`."""
 
     def _set_batch_limits(self, state: TopicState, view: TopicView) -> None:
-        """No batch gets larger than the topic takes; a record above that goes alone, and fails."""
+        """No batch gets larger than the topic takes; a record close to that goes alone."""
+        state.row_bytes_max = view.record_bytes_max + RECORD_OVERHEAD_BYTES
         takes = max(view.batch_bytes_max - BATCH_SLACK_BYTES, view.batch_bytes_max // 2, 1)
         batch_size = self.config.batch_size
         full = min(max(batch_size, 1), takes)

@@ -82,7 +82,7 @@ class AsyncProducer(Generic[V]):
                 future = engine.send(topic, value, key, partition, headers, timestamp_ms, True, 0.0)
                 break
             except BufferFull:
-                await engine.space(engine.record_limit())
+                await engine.space(engine.record_limit(topic))
         return await future
 
     def send_nowait(

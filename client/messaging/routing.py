@@ -30,7 +30,7 @@ Rows = Sequence[int]
 class TopicState:
     """One topic as the producer uses it: its slots and its keyless choice."""
 
-    __slots__ = ("counter", "ended", "life", "live", "name", "slots", "sticky")
+    __slots__ = ("counter", "ended", "life", "live", "name", "row_bytes_max", "slots", "sticky")
 
     def __init__(self, name: str, sticky: StickyChoice, life: int = 0) -> None:
         self.name = name
@@ -43,6 +43,8 @@ class TopicState:
         self.counter = 0
         self.live: list[int] = []
         """Partitions with a known owner."""
+        self.row_bytes_max = 0
+        """The largest record that may be sent, with what a row costs."""
 
     def check_life(self) -> None:
         """Raise when the topic was created again since this state was looked up. Lock held."""

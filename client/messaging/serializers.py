@@ -116,4 +116,9 @@ def _pair(item: object) -> tuple[object, object]:
 
 def headers_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:
     """What headers add to a record's size."""
-    return sum(len(name) + len(value or b"") + 12 for name, value in headers)
+    return sum(text_bytes(name) + len(value or b"") + 12 for name, value in headers)
+
+
+def text_bytes(text: str) -> int:
+    """Size of `text` as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from octavo.proto.batch import MAX_BATCH_BYTES
+from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_BATCH_BYTES
 from octavo.runtime.errors import InconsistentTopicId
 
 DEAD_IDS_MAX = 1_000
@@ -30,6 +30,8 @@ class TopicView(NamedTuple):
     created_ms: int = 0
     life: int = 0
     """Counts the lives of the name that this client has seen."""
+    record_bytes_max: int = DEFAULT_RECORD_BYTES
+    """The largest record it takes: key, value and headers."""
 
 
 class TopicLives:

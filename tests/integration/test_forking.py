@@ -17,7 +17,7 @@ import pytest
 from tests.fake_broker import FakeClusterThread
 from tests.test_layout import ROOT
 
-CHILDREN = 50
+CHILDREN = 20
 TIMEOUT_S = 120
 PAGE = (ROOT / "docs/forking.md").read_text()
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.client.messaging.serializers import headers_bytes
 from octavo.proto import batch as codec
 from octavo.proto import batch_arrow
 from octavo.proto.batch import BatchFlags, Codec
@@ -190,6 +191,43 @@ def test_stamp_changes_only_the_brokers_fields_and_with_sequence_only_the_identi
     assert (
         codec.decode_rows(codec.with_sequence(stamped, 1, 2, 3))[1:]
         == codec.decode_rows(stamped)[1:]
+    )
+
+
+@given(
+    maybe_bytes,
+    maybe_bytes,
+    st.lists(st.tuples(st.text(max_size=8), maybe_bytes), max_size=200),
+    st.sampled_from(["", "empty", "null", "wide"]),
+    codecs,
+)
+def test_f153_a_batch_is_no_larger_than_its_record_and_its_envelope(
+    key: bytes | None, value: bytes | None, headers: Headers, more: str, kind: Codec
+) -> None:
+    """A topic takes a record of its limit whatever its headers look like."""
+    names: dict[str, Headers] = {
+        "empty": [("", b"")] * 5000,
+        "null": [("n", None)] * 5000,
+        "wide": [("\u6f22" * 200, b"x")] * 50,
+    }
+    headers = headers + names.get(more, [])
+    size = len(key or b"") + len(value or b"") + headers_bytes(headers)
+    rows: list[Record] = [(1, key, value, headers)]
+    for made in (_encode(rows, kind), _encode_arrow(rows, kind)):
+        assert len(made) <= size + codec.RECORD_ENVELOPE_BYTES
+        header = codec.decode_header(made)
+        assert header.uncompressed_bytes <= size + codec.RECORD_ENVELOPE_BYTES
+
+
+def _encode_arrow(rows: list[Record], kind: int) -> Buffer:
+    table = batch_arrow.decode_arrow(_encode(rows, kind))
+    return batch_arrow.encode_arrow(
+        table.column("timestamp").cast(pa.int64()),
+        table.column("key"),
+        table.column("value"),
+        table.column("headers"),
+        codec=kind,
+        producer=(9, 2, 77),
     )
 
 

@@ -64,7 +64,7 @@ def test_client_settings_are_inherited_and_overridable() -> None:
         ("acks", True),
         ("partitioner", "random"),
         ("serializer", "pickle"),
-        ("max_request_size", 2 << 20),
+        ("max_request_size", (4 << 20) + 1),
         ("buffer_memory", 1000),
         ("enable_idempotence", "yes"),
     ],

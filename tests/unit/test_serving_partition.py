@@ -373,6 +373,30 @@ async def test_refused_batches_change_nothing(rig: Rig) -> None:
     assert (await produce(shell, good)).base_offset == 0
 
 
+@pytest.mark.parametrize("limit", ["", str(1 << 20), str(4 << 20), "100"])
+async def test_f153_a_topic_takes_records_of_its_limit_and_names_it_above(
+    rig: Rig, limit: str
+) -> None:
+    named = {"max_message_bytes": limit} if limit else {}
+    shell = await rig.broker().open(**named)
+    size = int(limit or 1 << 20)
+    for number, good in enumerate((size - 1, size)):
+        assert (await produce(shell, make_batch([bytes(good)]))).base_offset == number
+    for codec in (batches.Codec.LZ4, batches.Codec.NONE):  # the size counts before compression
+        if codec == batches.Codec.NONE and size == batches.MAX_RECORD_BYTES:
+            continue  # no batch is so large
+        bad = batches.encode([NOW_MS], [None], [bytes(size + 300)], codec=codec)
+        with pytest.raises(MessageTooLarge, match=rf"max.message.bytes is {size}") as caught:
+            shell.append(bad, -1, lambda _: None)
+        assert "max.message.bytes of up to 4194304" in caught.value.hint
+    many = make_batch([bytes(100)] * 20)  # a topic without a limit of its own takes any batch
+    if limit == "100":
+        with pytest.raises(MessageTooLarge):
+            shell.append(many, -1, lambda _: None)
+    else:
+        assert (await produce(shell, many)).base_offset == 2
+
+
 async def test_pending_is_bounded(rig: Rig) -> None:
     shell = await rig.broker(partition_pending_batches=3).open()
     await produce(shell, make_batch())

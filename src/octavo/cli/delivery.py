@@ -69,7 +69,8 @@ class Rejects:
             number,
             MessageTooLarge(
                 f"line {number} is larger than a record may be, {limit_bytes} bytes",
-                hint="--on-error skip --rejects FILE sets such lines aside",
+                hint="--on-error skip --rejects FILE sets such lines aside; a topic takes records "
+                "of up to 4 MiB if it was created so (-c max.message.bytes=4194304)",
             ),
         )
         return self._write

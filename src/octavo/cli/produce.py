@@ -27,6 +27,7 @@ from octavo.cli.session import (
     typed,
 )
 from octavo.cli.stopping import terminable
+from octavo.proto.batch import DEFAULT_RECORD_BYTES
 from octavo.runtime.errors import ConfigError, InvalidRecord, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -105,9 +106,11 @@ def produce(
     with Rejects(skip=on_error is OnError.SKIP, path=rejects) as rejected:
         delivery = Delivery(rejected, verbose=verbose)
         with _counted(topic, delivery), terminable(), connected(bootstrap, timeout) as client:
-            client.admin.describe_topic(topic, timeout=timeout)  # a missing one is said at once
+            found = client.admin.describe_topic(topic, timeout=timeout)  # said at once if missing
+            takes = int(found.config.get("max.message.bytes", DEFAULT_RECORD_BYTES))
+            config.setdefault("max_request_size", takes)
             with client.producer(**config) as producer, Progress(delivery) as progress:
-                limit = producer.config.max_request_size + len(delimiter or b"")
+                limit = min(producer.config.max_request_size, takes) + len(delimiter or b"")
                 for number, line in _lines(source, limit, delivery, progress):
                     _send(producer, delivery, topic, split, number, line, headers, partition)
                     delivery.settle()
