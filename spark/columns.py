@@ -1,8 +1,6 @@
-"""The columns of a record as Spark's Kafka source names them (spec/spark.md §6).
+"""The columns that the Spark source offers: the eight of `octavo.proto.kafka_columns` and metadata.
 
-Owns the schema, as Spark DDL and as Arrow, and the way from a stored batch to Arrow columns. The
-two schemas must match exactly, because Spark compares the first record batch with
-`Schema.equals`.
+Owns the types of the latter and the way from one stored batch to any of them.
 """
 
 from __future__ import annotations
@@ -15,33 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from octavo.proto import batch as batches
+from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchFlags, BatchHeader
-from octavo.proto.batch_arrow import HEADER_TYPE, decode_arrow
+from octavo.proto.batch_arrow import decode_arrow
 from octavo.spark.log_view import StoredBatch
 
-CREATE_TIME = 0
-APPEND_TIME = 1
-_INT64_MAX = 2**63 - 1
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-
 TYPES: Mapping[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": _TIMESTAMP,
-    "timestampType": pa.int32(),
-    "headers": HEADER_TYPE,
+    **kafka_columns.TYPES,
     "ledgerId": pa.int64(),
     "entryId": pa.int64(),
     "batchIndex": pa.int32(),
-    "eventTime": _TIMESTAMP,
+    "eventTime": kafka_columns.TIMESTAMP,
     "producer": pa.string(),
     "sequence": pa.int64(),
     "schemaId": pa.int32(),
 }
-EXPORTED = tuple(TYPES)[:8]
+EXPORTED = tuple(kafka_columns.TYPES)
 """The columns of exported files."""
 
 
@@ -80,13 +67,11 @@ def _column(
     if name in ("key", "value", "offset"):
         return rows.column(name)
     if name == "headers":
-        return _headers(rows.column("headers"))
+        return kafka_columns.headers(rows.column("headers"))
     if name == "timestamp":
-        if header.flags & BatchFlags.APPEND_TIME:
-            return _constant(_append_time(header), TYPES[name], count)
-        return micros(rows.column("timestamp"))
+        return kafka_columns.timestamps(header, rows.column("timestamp"))
     if name == "eventTime":
-        return micros(rows.column("timestamp"))
+        return kafka_columns.micros(rows.column("timestamp"))
     if name in ("batchIndex", "sequence"):
         index = pc.subtract(rows.column("offset"), header.base_offset)
         if name == "batchIndex":
@@ -105,7 +90,7 @@ def _fixed(
     values: dict[str, object] = {
         "topic": topic,
         "partition": partition,
-        "timestampType": APPEND_TIME if header.flags & BatchFlags.APPEND_TIME else CREATE_TIME,
+        "timestampType": kafka_columns.timestamp_type(header),
         "ledgerId": stored.ledger_id,
         "entryId": stored.entry_id,
         "producer": producer,
@@ -116,34 +101,6 @@ def _fixed(
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
-
-
-def _append_time(header: BatchHeader) -> int:
-    return _clamp(header.append_time_ms * 1000)
-
-
-def _clamp(value_us: int) -> int:
-    return max(-_INT64_MAX, min(_INT64_MAX, value_us))
-
-
-def micros(millis: pa.Array) -> pa.Array:
-    """Milliseconds to microseconds; what does not fit is clamped, so that one record with an absurd
-    time cannot make a whole partition unreadable."""
-    try:
-        return millis.cast(_TIMESTAMP)
-    except pa.ArrowInvalid:
-        raw = cast("list[int]", millis.cast(pa.int64()).to_pylist())
-        return pa.array([_clamp(ms * 1000) for ms in raw], _TIMESTAMP)
-
-
-def _headers(column: pa.Array) -> pa.Array:
-    """A record without headers has a null list, whatever its neighbours in the batch have (P13)."""
-    if column.null_count == len(column):
-        return column
-    empty = pc.fill_null(pc.equal(pc.list_value_length(column), 0), True)
-    if pc.any(empty).as_py() is not True:
-        return column
-    return pa.ListArray.from_arrays(column.offsets, column.values, type=HEADER_TYPE, mask=empty)
 
 
 def int_at(column: pa.Array, index: int) -> int:

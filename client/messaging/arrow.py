@@ -20,25 +20,13 @@ from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.routing import TopicState
 from octavo.client.messaging.serializers import text_bytes
-from octavo.proto.batch import BatchFlags, BatchHeader, Codec
+from octavo.proto import kafka_columns
+from octavo.proto.batch import BatchHeader, Codec
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
+from octavo.proto.kafka_columns import SCHEMA
 from octavo.runtime.checksum import Buffer
-from octavo.runtime.errors import ConfigError, CorruptBatch
+from octavo.runtime.errors import ConfigError
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", _TIMESTAMP),
-        pa.field("timestampType", pa.int32()),
-        pa.field("headers", HEADER_TYPE),
-    ]
-)
-"""Names and types of Spark's Kafka source (spec/spark.md §6)."""
 _STORABLE = (
     types.is_binary,
     types.is_string,
@@ -256,19 +244,16 @@ class StoredBatch(NamedTuple):
         return self.first_offset <= header.base_offset and self.end_offset >= header.next_offset
 
     @property
-    def append_time_ms(self) -> int | None:
-        """Where the topic stamps records with the time of append; else they keep their own."""
-        header = self.header
-        return header.append_time_ms if header.flags & BatchFlags.APPEND_TIME else None
+    def time(self) -> tuple[int, int]:
+        """What the column `timestamp` depends on besides the records' own times."""
+        kind = kafka_columns.timestamp_type(self.header)
+        return kind, self.header.append_time_ms if kind else 0
 
 
 def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
     """One RecordBatch with the Kafka-source columns; raises CorruptBatch."""
     joined = join_arrow((item.batch, item.header) for item in batches)
-    try:
-        made = pa.RecordBatch.from_arrays(_columns(joined, batches), schema=SCHEMA)
-    except pa.ArrowInvalid as error:  # a time that microseconds cannot tell
-        raise CorruptBatch(f"batch holds what Arrow cannot: {error}") from error
+    made = pa.RecordBatch.from_arrays(_columns(joined, batches), schema=SCHEMA)
     if all(item.whole for item in batches):
         return made
     return _wanted(made, batches)
@@ -281,17 +266,14 @@ def _columns(joined: pa.RecordBatch, batches: Sequence[StoredBatch]) -> list[pa.
     stamps: list[pa.Array] = []
     kinds: list[pa.Array] = []
     row = 0
-    for (where, append_ms), run in groupby(
-        batches, key=lambda item: (item.where, item.append_time_ms)
-    ):
-        count = sum(item.header.record_count for item in run)
+    for (where, (kind, _)), run in groupby(batches, key=lambda item: (item.where, item.time)):
+        items = list(run)
+        count = sum(item.header.record_count for item in items)
         topics.append(pa.repeat(pa.scalar(where.topic, pa.string()), count))
         partitions.append(pa.repeat(pa.scalar(where.partition, pa.int32()), count))
-        if append_ms is None:
-            stamps.append(joined.column("timestamp").slice(row, count).cast(_TIMESTAMP))
-        else:
-            stamps.append(pa.repeat(pa.scalar(append_ms * 1000, _TIMESTAMP), count))
-        kinds.append(pa.repeat(pa.scalar(0 if append_ms is None else 1, pa.int32()), count))
+        own = joined.column("timestamp").slice(row, count)
+        stamps.append(kafka_columns.timestamps(items[0].header, own))
+        kinds.append(pa.repeat(pa.scalar(kind, pa.int32()), count))
         row += count
     return [
         joined.column("key"),
@@ -301,7 +283,7 @@ def _columns(joined: pa.RecordBatch, batches: Sequence[StoredBatch]) -> list[pa.
         joined.column("offset"),
         pa.concat_arrays(stamps),
         pa.concat_arrays(kinds),
-        joined.column("headers"),
+        kafka_columns.headers(joined.column("headers")),
     ]
 
 

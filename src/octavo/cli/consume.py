@@ -247,7 +247,7 @@ def _to_arrow(
 ) -> int:
     """Arrow with the columns of Spark's Kafka source; a file appears only when it is complete."""
     # Imported here: loads Arrow.
-    from octavo.client.messaging.arrow import SCHEMA
+    from octavo.proto.kafka_columns import SCHEMA
 
     out = ArrowOutput(path, SCHEMA)
     try:
