@@ -377,8 +377,8 @@ async def test_refused_batches_change_nothing(rig: Rig) -> None:
 async def test_f153_a_topic_takes_records_of_its_limit_and_names_it_above(
     rig: Rig, limit: str
 ) -> None:
-    named = {"max_message_bytes": limit} if limit else {}
-    shell = await rig.broker().open(**named)
+    broker = rig.broker()
+    shell = await (broker.open(max_message_bytes=limit) if limit else broker.open())
     size = int(limit or 1 << 20)
     for number, good in enumerate((size - 1, size)):
         assert (await produce(shell, make_batch([bytes(good)]))).base_offset == number
