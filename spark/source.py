@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from octavo.runtime.errors import ConfigError
 from octavo.spark.options import ReadOptions, wants_headers, wants_metadata
 from octavo.spark.plan import FileSplit
+from octavo.spark.worker_python import ImportedByWorkers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,7 @@ _ALL = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
 _BY_LOWER = {name.lower(): name for name in _ALL}
 
 
-class OctavoSource(DataSource):
+class OctavoSource(DataSource, metaclass=ImportedByWorkers):
     """A topic as a table: of a live cluster, of an exported tree, or of both."""
 
     @classmethod
@@ -70,7 +71,7 @@ class OctavoSource(DataSource):
         return OctavoReader(schema, ReadOptions.parse(self.options))
 
 
-class OctavoReader(DataSourceReader):
+class OctavoReader(DataSourceReader, metaclass=ImportedByWorkers):
     """Plans once per `load()`; the DataFrame stays a snapshot of that moment."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import pickle
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import pyspark
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType
 
 import pyspark_octavo
 from octavo.spark.source import OctavoSource
@@ -32,3 +42,40 @@ def test_spark_finds_the_format_by_the_name_of_its_module() -> None:
     assert "pyspark_octavo" in found
     assert pyspark_octavo.DefaultSource is OctavoSource
     assert pyspark_octavo.DefaultSource.name() == "octavo"
+
+
+def pickled(carried: object) -> bytes:
+    return cast("bytes", cast("Any", cloudpickle).dumps(carried))
+
+
+def reader() -> object:
+    schema = StructType([StructField("offset", LongType())])
+    return OctavoSource({"path": "lake", "subscribe": "t"}).reader(schema)
+
+
+@pytest.mark.parametrize("carried", [lambda: OctavoSource, reader], ids=["class", "reader"])
+def test_a_worker_without_octavo_names_its_interpreter_and_the_setting(
+    carried: Callable[[], object], tmp_path: pathlib.Path
+) -> None:
+    """What Spark's worker unpickles, in an interpreter that has pyspark only, as Spark ships it."""
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path)]
+    subprocess.run(venv, check=True, timeout=60)
+    python = tmp_path / "bin" / "python3"
+    archives = sorted(pathlib.Path(pyspark.__path__[0], "python", "lib").glob("*.zip"))
+    assert archives
+    done = subprocess.run(
+        [python, "-c", "import pickle, sys; pickle.load(sys.stdin.buffer)"],
+        input=pickled(carried()),
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, archives))},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stderr.decode().splitlines()[-1]
+    assert said.startswith(f"ImportError: Spark's Python worker runs {python} ")
+    assert "No module named 'octavo'" in said
+    assert "PYSPARK_PYTHON" in said
+
+
+def test_a_worker_with_octavo_gets_the_class_itself() -> None:
+    assert pickle.loads(pickled(OctavoSource)) is OctavoSource  # noqa: S301 - our own bytes
