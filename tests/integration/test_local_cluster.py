@@ -119,6 +119,35 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: pathlib.Path) 
     assert all(entry.pid == 0 for entry in cluster.processes.values())
 
 
+def test_a_bookie_that_refuses_to_start_does_not_keep_the_others_down(
+    tmp_path: pathlib.Path,
+) -> None:
+    """B-23 refuses one bookie; the records are on the other two, and writes need no more (Qa)."""
+    with LocalCluster(data=tmp_path / "c") as cluster:
+        with Client(cluster.bootstrap_servers) as client:
+            client.admin.create_topic("t", partitions=1)
+        write(cluster.bootstrap_servers, "t", 10)
+        cluster.stop()
+        cookie = tmp_path / "c" / "bookie-2" / "cookie"
+        kept = cookie.read_bytes()
+        cookie.write_bytes(b"")
+        cluster.start()
+        assert [name for name, entry in cluster.processes.items() if entry.state != "ready"] == [
+            "bookie-2"
+        ]
+        write(cluster.bootstrap_servers, "t", 10, first=10)
+        assert read(cluster.bootstrap_servers, "t") == list(range(20))
+        cookie.write_bytes(kept)
+        cluster.restart("bookie-2")
+        assert cluster.process("bookie-2").state == "ready"
+        cluster.stop()
+        for name in ("bookie-1", "bookie-2"):
+            (tmp_path / "c" / name / "cookie").write_bytes(b"")
+        with pytest.raises(NotReady, match=r"bookie-[12].*cookie is damaged"):
+            cluster.start()
+        assert all(entry.pid == 0 for entry in cluster.processes.values())
+
+
 def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Path) -> None:
     """Starting, asking and stopping the copy touches no process of the original."""
     with LocalCluster(bookies=1, data=tmp_path / "first") as first:

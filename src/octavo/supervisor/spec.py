@@ -17,6 +17,8 @@ Role = Literal["bookie", "broker"]
 DEFAULT_PORT = 7650
 DEFAULT_BOOKIES = 3
 DEFAULT_BROKERS = 1
+DEFAULT_ACK_QUORUM = 2
+"""`ack_quorum` of brokers to whom nothing else is said."""
 EMBEDDED = "embedded"
 """Value of `metadata` that makes the supervisor host the store itself."""
 ROOT_KEY = "/octavo"
@@ -72,6 +74,15 @@ class ClusterSpec:
             return {}
         count = str(self.bookies)
         return {"ensemble_size": count, "write_quorum": count, "ack_quorum": count}
+
+    def enough(self, role: Role) -> int:
+        """With how many of a role a cluster that has data is of use: bookies for an acknowledgement
+        (Qa), one broker. An ack quorum that is no number is left to the brokers to refuse."""
+        if role == "broker":
+            return 1
+        quorum = {**self.quorum_settings(), **self.broker_settings}.get("ack_quorum", "")
+        wanted = int(quorum) if quorum.isdecimal() else DEFAULT_ACK_QUORUM
+        return max(1, min(wanted, self.bookies))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from octavo.supervisor.lock import DataDirLock
 from octavo.supervisor.spec import ClusterSpec, Role
 
 READY_POLL_S = 0.05
+LATE_POLL_S = 1.0
 STILL_WAITING_EVERY_S = 5.0
 SUPERVISOR = "supervisor"
 
@@ -99,6 +100,9 @@ class Supervisor:
     async def start(self) -> None:
         """Start everything and return when all children are ready; on failure nothing is left
         running.
+
+        Where the folder was a cluster before, a child that cannot start does not keep the others
+        down as long as enough of them serve (`ClusterSpec.enough`): that is said, it stays down.
         """
         self._spec.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
@@ -116,7 +120,7 @@ class Supervisor:
             for child in self._children.values():
                 await self._launch(child)
             for role in ("bookie", "broker"):
-                await self._all_ready(role)
+                await self._all_ready(role, may_miss=old is not None)
             self._starting = False
         except BaseException:
             await self.stop()
@@ -144,10 +148,32 @@ class Supervisor:
         self._ending.discard(name)
         self._say("starting", name, f"{name} starting on {child.spec.address}")
 
-    async def _all_ready(self, role: Role) -> None:
+    async def _all_ready(self, role: Role, *, may_miss: bool) -> None:
         waiting = [child for child in self._children.values() if child.spec.role == role]
+        enough = self._spec.enough(role) if may_miss else len(waiting)
         self._say("waiting", role, "waiting for " + ", ".join(c.spec.name for c in waiting))
-        await _all(self._wait_ready(child) for child in waiting)
+        missing: dict[str, NotReady] = {}
+
+        async def wait(child: Child) -> None:
+            try:
+                await self._wait_ready(child)
+            except NotReady as error:
+                missing[child.spec.name] = error
+                if len(waiting) - len(missing) < enough:
+                    raise
+
+        await _all(wait(child) for child in waiting)
+        for name, error in missing.items():
+            self._say("down", name, f"going on without {name}: {error.cause} ({error.hint})")
+            if self._children[name].running:
+                self._tasks.spawn(self._wait_late(self._children[name]), name=f"late {name}")
+
+    async def _wait_late(self, child: Child) -> None:
+        """A child that was slow is ready after all, whenever that is."""
+        while child.running and not await is_serving(child.spec.health_address):
+            await self._clock.sleep(LATE_POLL_S)
+        if child.running:
+            self._is_ready(child)
 
     async def _wait_ready(self, child: Child) -> None:
         name, limit_s = child.spec.name, self._spec.start_timeout_s
@@ -173,10 +199,13 @@ class Supervisor:
                     f"its log ends with: {child.last_event() or 'nothing yet'}",
                 )
             await self._clock.sleep(READY_POLL_S)
+        self._is_ready(child)
+
+    def _is_ready(self, child: Child) -> None:
         if child.state == "starting":
             child.state = "ready"
             self._write_file_or_say()
-            self._say("ready", name, f"{name} ready on {child.spec.address}")
+            self._say("ready", child.spec.name, f"{child.spec.name} ready on {child.spec.address}")
 
     async def _watch(self, child: Child) -> None:
         code = await child.wait()
