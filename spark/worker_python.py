@@ -37,9 +37,9 @@ def _loader() -> Callable[[str, str], ImportedByWorkers]:
         except ImportError as error:
             raise ImportError(
                 "Spark's Python worker runs %s (Python %s), which cannot import %s: %s. "  # noqa: UP031
-                "Set the environment variable PYSPARK_PYTHON, or spark.pyspark.python, to the "
-                "interpreter of the environment that has octavo[spark], on each machine, before "
-                "the session starts" % (sys.executable, sys.version.split()[0], module, error)
+                "Set the environment variable PYSPARK_PYTHON to the interpreter of the environment "
+                "that has octavo[spark], on each machine, before the session starts"
+                % (sys.executable, sys.version.split()[0], module, error)
             ) from None
 
     return load_class

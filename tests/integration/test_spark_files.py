@@ -22,6 +22,7 @@ from octavo.spark.source import (
     METADATA_COLUMNS,
     OctavoReader,
 )
+from tests.spark_damage import FORMATS, DamagedExport
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered
 
 if TYPE_CHECKING:
@@ -258,6 +259,17 @@ def test_p8_a_damaged_file_fails_the_query_and_is_named(lake: Lake, orders: Memo
     assert "STORAGE_FAILED" in said
     assert harmed.name in said
     assert lake.load(assign='{"orders":[1]}').count() == 500
+
+
+@pytest.mark.parametrize(("fmt", "codec"), FORMATS)
+def test_p8_damage_gives_right_rows_or_an_error_that_names_the_file(
+    spark: SparkSession, tmp_path: pathlib.Path, fmt: str, codec: str
+) -> None:
+    """The short form of `make soak-export`."""
+    export = DamagedExport(spark, tmp_path / "lake", fmt, codec)
+    export.run(flip_count=8, cut_count=4)
+    assert not export.faults()
+    assert export.seen["refused"] > 6
 
 
 def test_a_data_frame_is_a_snapshot(lake: Lake, orders: MemoryTopic) -> None:

@@ -8,7 +8,6 @@ import pathlib
 import random
 import shutil
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +22,7 @@ from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit
 from octavo.spark.reading import plan_files, read_file_split
 from octavo.spark.tree import LocalTree
+from tests.spark_damage import files_below, flips, share
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered, rows_back
 
 FLIPS = int(os.environ.get("OCTAVO_TEST_FLIPS", "150"))
@@ -62,17 +62,6 @@ def rows_or_refusal(root: pathlib.Path) -> dict[tuple[int, int], Row] | str:
         return str(error)
 
 
-def files_below(root: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file())
-
-
-def flips(data: bytes, count: int, seed: int) -> Iterator[bytes]:
-    rng = random.Random(seed)
-    for _ in range(count):
-        at = rng.randrange(len(data))
-        yield data[:at] + bytes((data[at] ^ (1 << rng.randrange(8)),)) + data[at + 1 :]
-
-
 @pytest.mark.parametrize(
     ("fmt", "codec"), [("arrow", "zstd"), ("arrow", "none"), ("parquet", "lz4")]
 )
@@ -84,7 +73,7 @@ def test_p8_no_flipped_bit_gives_a_wrong_row(tmp_path: pathlib.Path, fmt: str, c
     refused = 0
     for n, path in enumerate(paths):
         data = path.read_bytes()
-        for changed in flips(data, FLIPS // len(paths), seed=n):
+        for changed in flips(data, share(FLIPS, n, len(paths)), seed=n):
             path.write_bytes(changed)
             found = rows_or_refusal(tmp_path)
             if isinstance(found, str):

@@ -1,0 +1,108 @@
+"""Damage of exported files and what a Spark query makes of it (P8).
+
+Each trial changes one file of an export, control files too, and asks the running session. It is
+*right* when all rows came and *refused* when the query failed with a typed error that names the
+file; anything else is a fault. Every third query reads one column only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from pyspark.errors import PySparkException
+
+from octavo.spark.export_run import export_log
+from tests.spark_memory import ODD_ROWS, MemoryTopic, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TYPED = ("STORAGE_FAILED", "METADATA_CORRUPT", "UNSUPPORTED_VERSION")
+FORMATS = (("arrow", "none"), ("parquet", "zstd"))
+NARROW_EVERY = 3
+
+Rows = list[tuple[object, ...]]
+
+
+def files_below(root: pathlib.Path) -> list[pathlib.Path]:
+    """Every file of an export, in a stable order."""
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def flips(data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """The bytes with one bit changed, `count` times."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        at = rng.randrange(len(data))
+        yield data[:at] + bytes((data[at] ^ (1 << rng.randrange(8)),)) + data[at + 1 :]
+
+
+def cuts(data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """The bytes cut short: to nothing, by one, and anywhere."""
+    rng = random.Random(seed)
+    for size in [0, len(data) - 1, *(rng.randrange(len(data)) for _ in range(count))][:count]:
+        yield data[:size]
+
+
+class DamagedExport:
+    """One export in one format, damaged and read again and again by one session."""
+
+    def __init__(self, spark: SparkSession, root: pathlib.Path, fmt: str, codec: str) -> None:
+        self.seen: collections.Counter[str] = collections.Counter()
+        """right, refused, or what went wrong."""
+        self._spark = spark
+        self._root = root
+        topic = MemoryTopic(partitions=2)
+        topic.append([numbered(2500), ODD_ROWS[:-1]])
+        topic.append([numbered(40)], partition=1)
+        asyncio.run(export_log(topic, "orders", root, fmt=fmt, codec=codec))
+        self._right = {narrow: self._rows(narrow) for narrow in (False, True)}
+        assert len(self._right[False]) == 2540 + len(ODD_ROWS) - 1
+
+    def run(self, flip_count: int, cut_count: int) -> None:
+        """Damage each file in turn; the counts are of the whole export, at least one a file."""
+        paths = files_below(self._root)
+        for n, path in enumerate(paths):
+            data = path.read_bytes()
+            self._try(path, flips(data, share(flip_count, n, len(paths)), seed=n))
+            self._try(path, cuts(data, share(cut_count, n, len(paths)), seed=n))
+            path.write_bytes(data)
+        assert self._rows(False) == self._right[False]
+
+    def _try(self, path: pathlib.Path, damaged: Iterator[bytes]) -> None:
+        for n, data in enumerate(damaged):
+            path.write_bytes(data)
+            self.seen[self._verdict(path, narrow=n % NARROW_EVERY == 0)] += 1
+
+    def _verdict(self, path: pathlib.Path, *, narrow: bool) -> str:
+        try:
+            found = self._rows(narrow)
+        except PySparkException as error:
+            said = str(error)
+            if path.name in said and any(code in said for code in TYPED):
+                return "refused"
+            return f"{path.name}: an error that does not name it: {said[-300:]}"
+        if found == self._right[narrow]:
+            return "right"
+        return f"{path.name}: {len(found)} rows, some wrong or missing"
+
+    def _rows(self, narrow: bool) -> Rows:
+        reader = self._spark.read.format("octavo").option("path", str(self._root))
+        reader = reader.option("subscribe", "orders").option("includeHeaders", "true")
+        frame = (reader.schema("offset bigint") if narrow else reader).load()
+        rows = cast("list[dict[str, object]]", frame.toArrow().to_pylist())
+        return sorted(tuple(repr(value) for value in row.values()) for row in rows)
+
+    def faults(self) -> dict[str, int]:
+        """What came out and must not, with its count."""
+        return {what: n for what, n in self.seen.items() if what not in ("right", "refused")}
+
+
+def share(total: int, n: int, parts: int) -> int:
+    """The n-th of `parts` shares that sum to `total`."""
+    return total * (n + 1) // parts - total * n // parts
