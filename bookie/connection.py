@@ -37,9 +37,9 @@ from octavo.proto.bookie_wire import (
     encode_frame,
     encode_read_reply,
 )
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
+from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, lac_digest
 from octavo.proto.framed import FramedConnection
-from octavo.runtime.checksum import Buffer, crc32c
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRequest,
     InvariantViolation,
@@ -421,10 +421,9 @@ class Session:
         addressed = self._address(_incarnation_bytes(request.incarnation))
         ledger_id = _ledger_id(request.ledger_id)
         lac = request.last_add_confirmed
-        digest = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True)
         if addressed is Status.UNKNOWN:
             addressed = Status.WRONG_INCARNATION
-        elif addressed is Status.OK and (lac < -1 or crc32c(digest) != request.crc32c):
+        elif addressed is Status.OK and (lac < -1 or lac_digest(ledger_id, lac) != request.crc32c):
             addressed = Status.BAD_DIGEST
         if addressed is not Status.OK:
             message = bookie_pb2.WriteLacReply(status=addressed)

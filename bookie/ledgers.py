@@ -10,7 +10,6 @@ awaits, which is what makes "under the ledger's object" of B-F1 true without a l
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -18,12 +17,11 @@ from typing import NamedTuple
 from octavo.bookie.journal.item import EntryHead
 from octavo.bookie.storage.index import LedgerState
 from octavo.proto.bookie_wire import Status
-from octavo.proto.entry import HEADER_BYTES
+from octavo.proto.entry import DIGESTED_BYTES, HEADER, HEADER_BYTES
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.invariant import invariant
 
-_HEAD = struct.Struct(">qqqqI")
-_unpack = _HEAD.unpack_from
+_unpack = HEADER.unpack_from
 
 
 class Fence(Enum):
@@ -221,7 +219,7 @@ def plan_adds(
             continue
         head = _unpack(entry)
         ledger_id, entry_id, lac, _, crc = head
-        if crc32c(entry[36:], crc32c(entry[:32])) != crc:
+        if crc32c(entry[HEADER_BYTES:], crc32c(entry[:DIGESTED_BYTES])) != crc:
             plan.refused.append((index, Status.BAD_DIGEST))
             continue
         if ledger_id != current_id or ledger is None:

@@ -33,6 +33,7 @@ from octavo.bookie.ledgers import (
 from octavo.bookie.storage.index import EntryIndex
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
+from octavo.proto.entry import HEADER_BYTES
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvariantViolation, OctavoError
@@ -233,7 +234,9 @@ class BookieStore:
 
     def _unwritable(self, entry: Buffer, recovery: bool) -> Status:
         """B-2: a fenced ledger says so even while the bookie is read-only."""
-        ledger = self._table.by_id.get(ids_of(entry).ledger_id) if len(entry) >= 36 else None
+        ledger = (
+            self._table.by_id.get(ids_of(entry).ledger_id) if len(entry) >= HEADER_BYTES else None
+        )
         if ledger is not None and ledger.fenced and not recovery:
             return Status.FENCED
         return Status.READONLY

@@ -20,9 +20,14 @@ HEADER_BYTES = 36
 MAX_PAYLOAD_BYTES = 5 * 1024 * 1024
 """E-4: larger payloads are rejected before an entry id is assigned."""
 
+DIGESTED_BYTES = 32
+"""What the digest covers of the header; then follow the digest and the payload."""
+HEADER = struct.Struct(">qqqqI")
+"""For hot paths that decode in place; others use the functions below."""
+
 _IDS = struct.Struct(">qqqq")
 _CRC = struct.Struct(">I")
-_HEADER = struct.Struct(">qqqqI")
+_LAC = struct.Struct(">qq")
 
 
 class EntryHeader(NamedTuple):
@@ -45,14 +50,24 @@ def decode_header(entry: Buffer) -> EntryHeader:
     """Read the head without verifying anything; raises CorruptEntry when too short."""
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"entry of {len(entry)} bytes is shorter than its header")
-    return EntryHeader._make(_HEADER.unpack_from(entry))
+    return EntryHeader._make(HEADER.unpack_from(entry))
+
+
+def digest_of(entry: Buffer) -> int:
+    """The digest that an entry of at least HEADER_BYTES should carry (E-2)."""
+    head: int = crc32c(entry[:DIGESTED_BYTES])
+    return crc32c(entry[HEADER_BYTES:], head)
+
+
+def lac_digest(ledger_id: int, lac: int) -> int:
+    """The digest that goes with an explicit LAC: crc32c of both as int64, big-endian."""
+    return crc32c(_LAC.pack(ledger_id, lac))
 
 
 def verify(entry: Buffer) -> EntryHeader:
     """Check the digest (E-2) and return the head; raises CorruptEntry."""
     header = decode_header(entry)
-    view = memoryview(entry)
-    if crc32c(view[HEADER_BYTES:], crc32c(view[:32])) != header.crc:
+    if digest_of(memoryview(entry)) != header.crc:
         raise CorruptEntry(f"entry {header.ledger_id}/{header.entry_id} fails its crc32c")
     return header
 

@@ -18,8 +18,8 @@ from octavo.proto.batch import (
     MAX_RECORD_BYTES,
     RECORD_ENVELOPE_BYTES,
 )
-from octavo.runtime.config import did_you_mean
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
+from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.config import BrokerConfig
 
 _INT64_MAX = (1 << 63) - 1

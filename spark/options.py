@@ -7,7 +7,6 @@ that does not parse or two options that exclude each other raise ConfigError, wh
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn, cast
 
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.suggestion import did_you_mean
 
 _log = logging.getLogger("octavo.spark")
 
@@ -158,9 +158,7 @@ def _canonical(given: Mapping[str, str]) -> dict[str, str]:
     for key, value in given.items():
         name = _NAMES.get(key.lower())
         if name is None:
-            near = difflib.get_close_matches(key.lower(), _NAMES, n=1)
-            known = f"did you mean {_NAMES[near[0]]}?" if near else "see spec: Spark options"
-            _refuse(key, "unknown option", known)
+            _refuse(key, "unknown option", did_you_mean(key, _NAMES.values()))
         if name in STREAM_OPTIONS:
             _log.warning("option %s applies to streams only and is ignored in a batch read", name)
             continue

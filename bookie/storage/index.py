@@ -24,6 +24,7 @@ import rocksdict
 from octavo.bookie.faults import from_rocksdb
 from octavo.bookie.journal.item import CommittedGroup
 from octavo.bookie.journal.segment import FooterBuilder, Position, Record, RecordType
+from octavo.proto.entry import HEADER
 from octavo.runtime.errors import StorageDamaged, StorageFailed, UnsupportedVersion
 from octavo.runtime.invariant import invariant
 
@@ -36,7 +37,6 @@ _MARK_KEY = struct.Struct(">cI")
 _MARK_VALUE = struct.Struct(">QQ")
 _IDENTITY_KEY = b"i"
 _LEDGER_STATE = struct.Struct(">?QqqqQQ")
-_ENTRY_HEAD = struct.Struct(">qqq")
 MAX_ENTRY_ID = (1 << 63) - 1
 
 
@@ -302,7 +302,7 @@ class IndexApplier:
     def add_record(self, segment: int, record: Record) -> None:
         """Add one replayed record."""
         if record.type == RecordType.ENTRY:
-            ledger_id, entry_id, lac = _ENTRY_HEAD.unpack_from(record.data)
+            ledger_id, entry_id, lac, _, _ = HEADER.unpack_from(record.data)
             length = len(record.data)
             self._batch.put(
                 entry_key(ledger_id, entry_id), _ENTRY_VALUE.pack(segment, record.offset, length)

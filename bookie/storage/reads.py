@@ -9,7 +9,6 @@ error of the index or the disk are EIO, and so is everything unforeseen.
 from __future__ import annotations
 
 import pathlib
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -19,8 +18,8 @@ from typing import NamedTuple
 from octavo.bookie.journal.writer import segment_name
 from octavo.bookie.storage.index import EntryIndex, Location
 from octavo.proto.bookie_wire import Status
-from octavo.proto.entry import HEADER_BYTES
-from octavo.runtime.checksum import Buffer, crc32c
+from octavo.proto.entry import HEADER, HEADER_BYTES, digest_of
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.disk import Disk, FileReader
 from octavo.runtime.errors import StorageFailed
 from octavo.runtime.telemetry import get_logger
@@ -35,8 +34,6 @@ COALESCE_MAX_BYTES = 4 * 1024 * 1024
 PINNED_RATIO = 2
 """A view keeps alive all that it is a view of, until the reply is sent: entries that would keep
 more than this many times their own size are copied, so that a reply's size bounds its memory."""
-
-_HEAD = struct.Struct(">qqqqI")
 
 
 class ReadResult(NamedTuple):
@@ -226,8 +223,7 @@ def is_intact(entry: Buffer, ledger_id: int, entry_id: int, length: int) -> bool
     """True if these bytes are that entry: whole, right ids, right digest (E-2)."""
     if len(entry) != length or length < HEADER_BYTES:
         return False
-    stored_ledger, stored_entry, _, _, crc = _HEAD.unpack_from(entry)
+    stored_ledger, stored_entry, _, _, crc = HEADER.unpack_from(entry)
     if stored_ledger != ledger_id or stored_entry != entry_id:
         return False
-    digest: int = crc32c(entry[HEADER_BYTES:], crc32c(entry[:32]))
-    return digest == int(crc)
+    return digest_of(entry) == int(crc)

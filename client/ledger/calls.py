@@ -8,7 +8,6 @@ the reply that was asked for, never in an ERROR frame.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,8 +23,8 @@ from octavo.proto.bookie_wire import (
     decode_read_reply,
     encode_read_body,
 )
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, verify
-from octavo.runtime.checksum import Buffer, crc32c
+from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, lac_digest, verify
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     BookieUnavailable,
     CorruptEntry,
@@ -38,7 +37,6 @@ from octavo.runtime.errors import (
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId, Member
 
 _log = logging.getLogger("octavo.ledger.calls")
-_LAC = struct.Struct(">qq")
 
 _STATUS_OF: tuple[tuple[type[OctavoError], Status], ...] = (
     (RequestTimedOut, Status.TIMEOUT),
@@ -78,7 +76,7 @@ def encode_lac(ledger_id: LedgerId, lac: EntryId, member: Member) -> bytes:
     return bookie_pb2.WriteLac(
         ledger_id=ledger_id,
         last_add_confirmed=lac,
-        crc32c=crc32c(_LAC.pack(ledger_id, lac)),
+        crc32c=lac_digest(ledger_id, lac),
         incarnation=str(member.incarnation),
     ).SerializeToString()
 

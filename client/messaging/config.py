@@ -7,7 +7,6 @@ checked when the object is built, before anything is sent.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
@@ -16,6 +15,7 @@ from typing import ClassVar, Literal, Protocol, TypeVar, cast
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
 from octavo.runtime.address import join_address, split_address
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.suggestion import did_you_mean
 
 _log = logging.getLogger("octavo.client")
 
@@ -53,13 +53,6 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise _fail(name, value, "one of " + ", ".join(map(repr, choices)))
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint naming the closest known name, or all of them when none is close."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(names)}"
 
 
 _LATER = {

@@ -233,7 +233,7 @@ def test_partition_counts(lake: Lake, orders: MemoryTopic) -> None:
     [
         ({"startingOffsets": '{"orders":{"0":2001}}'}, ["OFFSET_OUT_OF_RANGE", "offset 2001"]),
         ({"startingOffsets": "latest"}, ["CONFIG", "startingOffsets"]),
-        ({"startingOffset": "earliest"}, ["CONFIG", "did you mean startingOffsets"]),
+        ({"startingOffset": "earliest"}, ["CONFIG", "did you mean 'startingOffsets'"]),
         ({"subscribe": "nowhere"}, ["UNKNOWN_TOPIC", "nowhere", "octavo export"]),
         ({"includeMetadata": "true"}, ["CONFIG", "includeMetadata"]),
         ({"startingTimestamp": "1900000000000"}, ["OFFSET_OUT_OF_RANGE", "1900000000000"]),

@@ -142,7 +142,7 @@ def test_a_topic_in_offsets_that_is_not_read_is_refused() -> None:
 
 
 def test_misspelt_option_gets_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+    with pytest.raises(ConfigError, match="did you mean 'startingOffsets'"):
         options(startingOfsets="earliest")
 
 

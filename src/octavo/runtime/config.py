@@ -6,23 +6,15 @@ pydantic-settings does the merging; this module turns its complaints into Config
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.suggestion import did_you_mean
 
 T = TypeVar("T", bound="FrozenSettings")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint naming the closest known word, or listing the known ones when none is close."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(names)}"
 
 
 class FrozenSettings(BaseSettings):
