@@ -19,10 +19,13 @@ from tests.fix_spark import SPARK_CONFIG, java_problem
 from tests.spark_damage import FORMATS, DamagedExport
 
 DAEMON = """
+import os
+
 import octavo.spark.reading
 import pyarrow.parquet
 from pyspark import daemon
 
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a worker that refused dies with a traceback
 daemon.manager()
 """
 """A refused query ends its worker; the next one is forked from a daemon that has all modules."""
