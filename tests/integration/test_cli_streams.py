@@ -34,6 +34,8 @@ PRINTS = {
     "consume": "consume t",
     "ledger": "ledger --help",
     "ledger show": "ledger show 1",
+    "ledger list": "ledger list",
+    "logs": "logs up --data DATA",
     "cluster": "cluster --help",
 }
 """Commands whose work is their output: path in the command tree → a line that succeeds."""
@@ -51,6 +53,7 @@ WORKS = {
     "export": "export t --to LAKE",
     "up": "up --bookies 0 --data DATA",
     "down": "down --data DATA",
+    "restart": "restart bookie-1 --data DATA",
     "probe": "probe 127.0.0.1:1 --timeout 0.2",
     "broker": "broker --id broker-1 --metadata nowhere",
     "bookie": "bookie --id bookie-1 --metadata nowhere --data DATA",
@@ -74,7 +77,8 @@ def words(
     """The words of a line, and a fake cluster that has an empty topic `t` and no other."""
     monkeypatch.setenv("OCTAVO_BOOTSTRAP_SERVERS", fake.bootstrap)
     data = tmp_path / "data"
-    data.mkdir()
+    (data / "logs").mkdir(parents=True)
+    (data / "logs" / "up.log").write_text("up\n")
     write_cluster_file(data, dead_cluster(data))
 
     def prepared(line: str) -> list[str]:

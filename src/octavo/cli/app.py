@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from octavo import __version__
-from octavo.cli import cluster, consume, export, ledgers, produce, servers, topics
+from octavo.cli import (
+    cluster,
+    consume,
+    export,
+    ledger_list,
+    ledgers,
+    logs,
+    processes,
+    produce,
+    servers,
+    topics,
+)
 from octavo.cli.output import write_text
 
 app = typer.Typer(
@@ -32,9 +43,11 @@ def root(
 
 for command in (
     cluster.up,
-    cluster.status,
-    cluster.down,
-    cluster.probe,
+    processes.status,
+    logs.logs,
+    processes.restart,
+    processes.down,
+    processes.probe,
     produce.produce,
     consume.consume,
     export.export,
@@ -42,6 +55,7 @@ for command in (
     servers.bookie,
 ):
     app.command()(command)
+ledgers.ledger_app.command("list")(ledger_list.list_ledgers)
 app.add_typer(topics.app, name="topic")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

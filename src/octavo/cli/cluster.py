@@ -1,4 +1,4 @@
-"""`octavo up`, `status`, `down`: the one-command cluster on this machine."""
+"""`octavo up`: the one-command cluster on this machine, in the foreground or detached."""
 
 from __future__ import annotations
 
@@ -6,28 +6,17 @@ import asyncio
 import os
 import pathlib
 import select
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.failures import ExitCode, say_error, tell
-from octavo.cli.output import (
-    Format,
-    FormatOption,
-    Row,
-    beside_work,
-    count_of,
-    emit_rows,
-    note,
-    write_beside_work,
-)
-from octavo.cli.probing import PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_S, probe_server
+from octavo.cli.failures import ExitCode, tell
+from octavo.cli.folder import DEFAULT_DATA, DataOption
+from octavo.cli.output import count_of, note, write_beside_work
 from octavo.cli.session import parse_settings
 from octavo.cli.terminal import is_terminal
-from octavo.runtime.errors import RequestTimedOut
 from octavo.runtime.system_errors import naming
 from octavo.supervisor.spec import (
     DEFAULT_BOOKIES,
@@ -38,17 +27,10 @@ from octavo.supervisor.spec import (
 )
 
 if TYPE_CHECKING:
-    from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry
+    from octavo.supervisor.cluster_file import ClusterFile
 
-DEFAULT_DATA = pathlib.Path("octavo-data")
 DETACHED_LOG = "up.log"
-DOWN_TIMEOUT_S = 60.0
 RELAY_EVERY_S = 0.1
-STATUS_CHECK_S = 1.0
-
-DataOption = Annotated[
-    pathlib.Path, typer.Option("--data", help="Folder with everything the cluster stores.")
-]
 
 
 def up(
@@ -216,103 +198,3 @@ def _up_words(spec: ClusterSpec) -> list[str]:
         for key, value in settings.items():
             words += [option, f"{key}={value}"]
     return words
-
-
-def _require(data: pathlib.Path) -> ClusterFile:
-    # Imported here: see `up`.
-    from octavo.supervisor.cluster_file import read_cluster_file
-
-    cluster = read_cluster_file(data)
-    if cluster is None:
-        missing = FileNotFoundError(2, "no cluster was started here", str(data))
-        missing.add_note(f"`octavo up --data {data}` starts one; or name another folder")
-        raise missing
-    return cluster
-
-
-def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE) -> int:
-    """Show the processes of the cluster in a data folder; exit code 5 unless all are ready."""
-    cluster = _require(data.absolute())
-    alive = cluster.supervisor_alive()
-    serving = asyncio.run(_check(cluster)) if alive else {}
-    rows: list[Row] = [
-        {
-            "name": "metadata",
-            "role": "metadata",
-            "pid": cluster.supervisor_pid if alive else 0,
-            "address": cluster.metadata,
-            "state": "ready" if alive else "down",
-            "log": cluster.metadata_log,
-        }
-    ]
-    rows += [_row(entry, alive, serving.get(entry.name, False)) for entry in cluster.children]
-    with beside_work():
-        emit_rows(rows, output)
-    if not alive:
-        say_error("the cluster is not running", f"start it with `octavo up --data {data}`")
-    return ExitCode.OK if all(row["state"] == "ready" for row in rows) else ExitCode.UNAVAILABLE
-
-
-def _row(entry: ProcessEntry, alive: bool, serving: bool) -> Row:
-    state: str = entry.state if alive else "down"
-    if state == "ready" and not serving:
-        state = "not answering"
-    return {
-        "name": entry.name,
-        "role": entry.role,
-        "pid": entry.pid if alive else 0,
-        "address": entry.address,
-        "state": state,
-        "log": entry.log,
-    }
-
-
-async def _check(cluster: ClusterFile) -> dict[str, bool]:
-    # Imported here: loads gRPC.
-    from octavo.supervisor.health import is_serving
-
-    answers = await asyncio.gather(
-        *(is_serving(entry.health_address, STATUS_CHECK_S) for entry in cluster.children)
-    )
-    return {entry.name: ok for entry, ok in zip(cluster.children, answers, strict=True)}
-
-
-def probe(
-    address: Annotated[
-        str, typer.Argument(help="host:port of a broker or of a bookie's control port.")
-    ],
-    timeout: Annotated[
-        float, typer.Option(help="Seconds to wait.", min=PROBE_TIMEOUT_MIN_S)
-    ] = PROBE_TIMEOUT_S,
-) -> int:
-    """Ask one server whether it is ready; for health checks of containers. Exit code 0 or 5."""
-    return probe_server(address, timeout)
-
-
-def down(
-    data: DataOption = DEFAULT_DATA,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=1)] = DOWN_TIMEOUT_S,
-) -> int:
-    """Stop the cluster in a data folder; its data stays."""
-    # Imported here: see `up`.
-    import psutil
-
-    cluster = _require(data.absolute())
-    if not cluster.supervisor_alive():
-        note("the cluster is not running")
-        return ExitCode.OK
-    try:
-        process = psutil.Process(cluster.supervisor_pid)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.AccessDenied as error:
-        raise PermissionError(13, "not allowed to stop the cluster", str(data)) from error
-    except psutil.TimeoutExpired as error:
-        raise RequestTimedOut(
-            f"pid {cluster.supervisor_pid} still runs after {timeout:.0f} s",
-            hint=f"read {cluster.metadata_log}",
-        ) from error
-    note("octavo stopped")
-    return ExitCode.OK

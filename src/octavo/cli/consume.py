@@ -10,6 +10,7 @@ import typer
 
 from octavo.cli import records
 from octavo.cli.arrow_output import ArrowOutput
+from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
 from octavo.cli.output import count_of, note, write_bytes
 from octavo.cli.positions import Start, parse_start
@@ -47,7 +48,7 @@ _RENDERERS: dict[RecordForm, records.Renderer] = {
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)],
     start: Annotated[
         str,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
 from octavo.cli.output import Format, FormatOption, beside_work, emit_one, note
 from octavo.cli.session import (
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)],
     to: Annotated[pathlib.Path, typer.Option("--to", help="Folder to write to.")],
     codec: Annotated[str, typer.Option(help="zstd, lz4 or none.")] = "zstd",
     form: Annotated[str, typer.Option("--format", help="arrow or parquet.")] = "arrow",

@@ -13,8 +13,10 @@ from octavo.cli.output import (
     FormatOption,
     Row,
     beside_work,
+    count_of,
     emit_one,
     emit_rows,
+    note,
     write_text,
 )
 from octavo.cli.session import (
@@ -28,6 +30,12 @@ from octavo.cli.terminal import wrapped
 
 if TYPE_CHECKING:
     from octavo.client.messaging.admin import ClusterHealth, LedgerDescription
+
+READ_ONLY_NAMED_MAX = 5
+READ_ONLY_HINT = (
+    "a bookie is read-only while its disk is full: make room there, "
+    "it takes records again by itself"
+)
 
 ledger_app = typer.Typer(help="Look at ledgers.")
 cluster_app = typer.Typer(help="Look at the cluster.")
@@ -55,6 +63,8 @@ def health(
     healthy, sentence = judge(found)
     with beside_work():
         _print_health(found, healthy, sentence, output)
+    if output is Format.TABLE and found.writable_bookies < len(found.bookies):
+        note(f"hint: {READ_ONLY_HINT}")
     return ExitCode.OK if healthy else ExitCode.UNAVAILABLE
 
 
@@ -88,16 +98,18 @@ def _print_health(found: ClusterHealth, healthy: bool, sentence: str, output: Fo
 def judge(found: ClusterHealth) -> tuple[bool, str]:
     """Whether acknowledged writes are possible, and the sentence that says so."""
     writable = found.writable_bookies
-    read_only = len(found.bookies) - writable
-    facts = f"{_count(len(found.brokers), 'broker')}, {_count(writable, 'writable bookie')}"
+    read_only = [bookie.bookie_id for bookie in found.bookies if bookie.state != "rw"]
+    facts = f"{count_of(len(found.brokers), 'broker')}, {count_of(writable, 'writable bookie')}"
     if read_only:
-        facts += f", {_count(read_only, 'read-only bookie')}"
+        names = ", ".join(read_only[:READ_ONLY_NAMED_MAX])
+        more = ", ..." if len(read_only) > READ_ONLY_NAMED_MAX else ""
+        facts += f", {count_of(len(read_only), 'read-only bookie')}: {names}{more}"
     if not found.metadata_connected:
         why = found.metadata_error or "the metadata store is away"
         return False, f"unhealthy: {why}, nothing new can be opened ({facts})"
     if writable < found.ack_quorum:
         return False, (
-            f"unhealthy: nothing can be acknowledged, {_count(writable, 'writable bookie')} "
+            f"unhealthy: nothing can be acknowledged, {count_of(writable, 'writable bookie')} "
             f"of the {found.ack_quorum} that must hold a copy ({facts})"
         )
     if writable < found.write_quorum:
@@ -108,7 +120,7 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
     if found.short_segments is None:
         return False, f"unhealthy: the catalog cannot be read, copies are not known ({facts})"
     if found.short_segments:
-        looked = _count(found.segments or 0, "segment")
+        looked = count_of(found.segments or 0, "segment")
         which = looked if found.census_complete else f"the newest {looked}"
         return True, (
             f"writes are healthy, but of {which} {found.short_segments} cannot have all copies "
@@ -118,10 +130,6 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
         f"healthy: {facts}; new records go to {found.write_quorum} bookies and are acknowledged "
         f"by {found.ack_quorum}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @ledger_app.command()

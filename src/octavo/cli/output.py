@@ -121,6 +121,57 @@ def emit_rows(rows: Sequence[Row], form: Format, *, title: str = "") -> None:
             write_text(to_table(rows, title))
 
 
+class RowStream:
+    """A list that is printed while it is found: rows go out as they come, none is kept.
+
+    `widths` are those of the table's columns, which cannot be known before: a longer text moves the
+    rest of its line. `end()` completes the list.
+    """
+
+    def __init__(self, form: Format, widths: Mapping[str, int], *, title: str) -> None:
+        self.count = 0
+        self._form = form
+        self._widths = widths
+        self._title = title
+
+    def emit(self, row: Row) -> None:
+        """Print one row; it has the columns of `widths`."""
+        first = self.count == 0
+        self.count += 1
+        match self._form:
+            case Format.JSON:
+                write_text(f"{'[' if first else ','}\n  {json.dumps(row)}")
+            case Format.YAML:
+                write_text(to_yaml([row]))
+            case Format.CSV:
+                heading, _, line = to_csv([row]).partition("\n")
+                write_text(f"{heading}\n{line}" if first else line)
+            case Format.TABLE:
+                head = self._line({name: name.replace("_", " ").upper() for name in row}, row)
+                write_text((head if first else "") + self._line(row, row))
+
+    def end(self) -> None:
+        """Print what comes behind the last row."""
+        match self._form:
+            case Format.JSON:
+                write_text("\n]\n" if self.count else "[]\n")
+            case Format.YAML if not self.count:
+                write_text("[]\n")
+            case Format.TABLE if not self.count:
+                write_text(f"(no {self._title})\n")
+            case _:
+                pass
+
+    def _line(self, row: Row, kinds: Row) -> str:
+        cells = [
+            cell(row[name]).rjust(width)
+            if _is_number(kinds[name])
+            else cell(row[name]).ljust(width)
+            for name, width in self._widths.items()
+        ]
+        return "  ".join(cells).rstrip() + "\n"
+
+
 def emit_one(thing: Row, form: Format) -> None:
     """Print one thing: an object in JSON and YAML, name and value below each other in a table."""
     match form:
@@ -157,7 +208,7 @@ def to_table(rows: Sequence[Row], title: str = "") -> str:
     texts = [[cell(row[name]) for name in names] for row in rows]
     heads = [name.replace("_", " ").upper() for name in names]
     widths = [max(len(line[i]) for line in [heads, *texts]) for i in range(len(names))]
-    right = [all(isinstance(row[name], (int, float)) for row in rows) for name in names]
+    right = [all(_is_number(row[name]) for row in rows) for name in names]
     lines: list[str] = []
     for line in [heads, *texts]:
         cells = [
@@ -166,6 +217,11 @@ def to_table(rows: Sequence[Row], title: str = "") -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _is_number(value: Value) -> bool:
+    """Whether it stands to the right; so does the mark of a missing one."""
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def to_csv(rows: Sequence[Row]) -> str:

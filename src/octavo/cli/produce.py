@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple, cast
 
 import typer
 
+from octavo.cli.completion import topic_names
 from octavo.cli.delivery import Delivery, Progress, Rejects
 from octavo.cli.failures import ExitCode
 from octavo.cli.input_lines import numbered_lines, reading
@@ -53,7 +54,7 @@ Splitter = Callable[[int, bytes], Fields]
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)],
     key_json: Annotated[
         str | None,
         typer.Option(

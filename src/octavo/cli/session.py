@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "localhost:7650"
 DEFAULT_TIMEOUT_S = 10.0
+BOOTSTRAP_VARIABLE = "OCTAVO_BOOTSTRAP_SERVERS"
 PROXY_VARIABLE = "OCTAVO_USE_HTTP_PROXY"
 """`true`: brokers are reached through the proxy of the environment (`http_proxy`)."""
 
@@ -25,7 +26,7 @@ BootstrapOption = Annotated[
     typer.Option(
         "-b",
         "--bootstrap",
-        envvar="OCTAVO_BOOTSTRAP_SERVERS",
+        envvar=BOOTSTRAP_VARIABLE,
         help="Brokers to start from, host:port, comma separated.",
     ),
 ]

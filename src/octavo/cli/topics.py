@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
 from octavo.cli.output import Format, FormatOption, Row, emit_one, emit_rows, note
 from octavo.cli.session import (
@@ -21,12 +22,15 @@ from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
 app = typer.Typer(help="Create, list, describe and delete topics.")
 
-TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
+TopicArgument = Annotated[
+    str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)
+]
+NewTopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
 
 @app.command()
 def create(
-    topic: TopicArgument,
+    topic: NewTopicArgument,
     partitions: Annotated[int, typer.Option("-p", "--partitions", help="How many.")] = 6,
     config: Annotated[
         list[str] | None,

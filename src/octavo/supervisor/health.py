@@ -5,10 +5,21 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2
 
+from octavo.proto.bookie_pb2 import InfoReply, InfoRequest
+from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.channels import open_blocking_channel, open_channel
 
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
+
+
+async def bookie_info(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> InfoReply | None:
+    """What a bookie says of itself at its control port; None when it does not answer in time."""
+    async with open_channel(address) as channel:
+        try:
+            return await BookieControlStub(channel).Info(InfoRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            return None
 
 
 async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:

@@ -15,13 +15,14 @@ from collections.abc import Callable
 
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
-from octavo.runtime.errors import InvariantViolation, OctavoError
+from octavo.runtime.errors import InvalidRequest, InvariantViolation, OctavoError
 from octavo.runtime.invariant import invariant
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.unexpected import watch_loop
 from octavo.supervisor.cluster_file import ClusterFile
+from octavo.supervisor.control import Answer, ControlServer, Tell, is_supported
 from octavo.supervisor.spec import ClusterSpec
-from octavo.supervisor.supervisor import ClusterEvent, Supervisor
+from octavo.supervisor.supervisor import SUPERVISOR, ClusterEvent, Supervisor
 
 CONTROL_LINE_BYTES_MAX = 4096
 
@@ -47,11 +48,19 @@ async def serve(
 
     watch_loop(on_broken)
     loop = asyncio.get_running_loop()
-    supervisor = Supervisor(spec, clock=SystemClock(), entropy=SystemEntropy(), on_event=on_event)
+    listeners: list[Callable[[ClusterEvent], None]] = [on_event]
+
+    def tell_all(event: ClusterEvent) -> None:
+        for listener in listeners:
+            listener(event)
+
+    supervisor = Supervisor(spec, clock=SystemClock(), entropy=SystemEntropy(), on_event=tell_all)
+    requests: ControlServer | None = None
     tasks = TaskOwner("serve")
     try:
         if not await _start_unless_stopped(supervisor, stop):
             return
+        requests = await _take_requests(supervisor, listeners)
         on_up(supervisor.cluster)
         loop.add_signal_handler(
             signal.SIGHUP, lambda: tasks.spawn(supervisor.start_down(), name="start down")
@@ -63,8 +72,43 @@ async def serve(
             raise InvariantViolation(f"the supervisor failed: {broken[0]!r}") from broken[0]
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+        if requests is not None:
+            requests.close()
         await tasks.close()
         await supervisor.stop()
+
+
+async def _take_requests(
+    supervisor: Supervisor, listeners: list[Callable[[ClusterEvent], None]]
+) -> ControlServer | None:
+    """Obey `octavo restart`; without the socket for it the cluster runs all the same."""
+
+    async def obey(words: list[str], tell: Tell) -> None:
+        match words:
+            case ["restart", name]:
+
+                def about_it(event: ClusterEvent) -> None:
+                    if event.name == name:
+                        tell(Answer(event.kind, event.name, event.text))
+
+                listeners.append(about_it)
+                try:
+                    await supervisor.restart(name, gently=True)
+                finally:
+                    listeners.remove(about_it)
+            case _:
+                raise InvalidRequest(f"unknown request {' '.join(words)!r}")
+
+    if not is_supported():
+        return None
+    server = ControlServer(supervisor.cluster.folder, obey)
+    try:
+        await server.start()
+    except OSError as error:
+        why = f"`octavo restart` will not work: {error}"
+        listeners[0](ClusterEvent("trouble", SUPERVISOR, why))
+        return None
+    return server
 
 
 async def _start_unless_stopped(supervisor: Supervisor, stop: asyncio.Event) -> bool:

@@ -28,7 +28,8 @@ from octavo.supervisor.cluster_file import (
     read_cluster_file,
     write_cluster_file,
 )
-from octavo.supervisor.health import is_serving
+from octavo.supervisor.disks import read_only_because
+from octavo.supervisor.health import bookie_info, is_serving
 from octavo.supervisor.leftovers import end_leftovers
 from octavo.supervisor.lock import DataDirLock
 from octavo.supervisor.spec import ClusterSpec, Role
@@ -36,6 +37,7 @@ from octavo.supervisor.spec import ClusterSpec, Role
 READY_POLL_S = 0.05
 LATE_POLL_S = 1.0
 STILL_WAITING_EVERY_S = 5.0
+DISK_LOOK_EVERY_S = 10.0
 SUPERVISOR = "supervisor"
 
 EventKind = Literal["waiting", "starting", "ready", "down", "killed", "leftover", "trouble"]
@@ -122,6 +124,7 @@ class Supervisor:
             for role in ("bookie", "broker"):
                 await self._all_ready(role, may_miss=old is not None)
             self._starting = False
+            self._tasks.spawn(self._watch_disks(), name="watch disks")
         except BaseException:
             await self.stop()
             raise
@@ -223,6 +226,26 @@ class Supervisor:
                 f"Start it again: octavo restart {name} --data {self._spec.data_dir}"
             )
         self._say("down", name, told)
+
+    async def _watch_disks(self) -> None:
+        """Say when a bookie stops taking records, and when it does again (6.13)."""
+        read_only: set[str] = set()
+        while True:
+            for child in self._children.values():
+                if child.spec.role != "bookie" or child.state != "ready":
+                    continue
+                name = child.spec.name
+                info = await bookie_info(child.spec.health_address)
+                if info is None:
+                    continue
+                why = read_only_because(child.entry(), info, self._spec.data_dir)
+                if why is not None and name not in read_only:
+                    read_only.add(name)
+                    self._say("trouble", name, why)
+                elif why is None and name in read_only:
+                    read_only.discard(name)
+                    self._say("ready", name, f"{name} takes records again")
+            await self._clock.sleep(DISK_LOOK_EVERY_S)
 
     async def restart(self, name: str, *, gently: bool = False) -> None:
         """Start a child again and wait until it is ready.
