@@ -8,6 +8,7 @@ judged again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -110,7 +111,9 @@ class PartitionLoader:
         offset = segments[start].base_offset if segments else end_of(state)
         figures = Figures()
         if found is not None:
-            self.result.producers.restore(found.snapshot.producers)
+            restore = self.result.producers.restore
+            # Nobody else uses these states before the partition is loaded.
+            await asyncio.to_thread(restore, found.snapshot.producers)
             offset = found.snapshot.end_offset
             figures = Figures(found.snapshot.figures)
             self.result.last_append_ms = found.snapshot.figures.last_append_ms
@@ -149,25 +152,27 @@ class PartitionLoader:
             at = footer.snapshot_entry
             if 0 <= at < last_entry:
                 async for entry_id, payload in entries_between(reader, at, at):
-                    found = self._decode(entry_id, payload)
+                    found = await self._decode(entry_id, payload)
                     if found is not None:
                         return found
         high, window = last_entry, FIRST_WINDOW_ENTRIES
         while high >= 0:
             low = max(0, high - window + 1)
-            newest: _Found | None = None
-            async for entry_id, payload in entries_between(reader, low, high):
-                newest = self._decode(entry_id, payload) or newest
-            if newest is not None:
-                return newest
+            around = entries_between(reader, low, high)
+            candidates = [item async for item in around if is_snapshot(item[1])]
+            for entry_id, payload in reversed(candidates):
+                found = await self._decode(entry_id, payload)
+                if found is not None:
+                    return found
             high, window = low - 1, min(window * 4, WINDOW_ENTRIES_MAX)
         return None
 
-    def _decode(self, entry_id: int, payload: bytes) -> _Found | None:
+    async def _decode(self, entry_id: int, payload: bytes) -> _Found | None:
+        """In a thread: the 20,000 producers that a snapshot may hold take half a second."""
         if not is_snapshot(payload):
             return None
         try:
-            snapshot = decode_snapshot(payload)
+            snapshot = await asyncio.to_thread(decode_snapshot, payload)
         except (CorruptEntry, UnsupportedVersion) as error:
             _log.warning("snapshot-unreadable", partition=str(self._name), cause=error.cause)
             return None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable
 
 import pytest
 
 from octavo.metadata.ledger_record import LedgerState
 from octavo.proto import batch as batches
+from octavo.proto.segment_entries import ProducerSnapshot, Snapshot, decode_snapshot
 from octavo.runtime.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -18,8 +21,10 @@ from octavo.runtime.errors import (
     OutOfOrderSequence,
     Throttled,
 )
+from octavo.serving import loading
 from octavo.serving.partition import PartitionShell
 from octavo.serving.partition_log import ACKS_NONE, ACKS_ONE, Appended
+from octavo.serving.producers import ProducerStates
 from octavo.serving.read_path import offset_for_time, read_at
 from tests.serving_rig import (
     NAME,
@@ -461,6 +466,38 @@ async def test_snapshots_bound_the_replay(rig: Rig) -> None:
     moved = await rig.broker().open()
     again = await produce(moved, make_batch([b"v"], pid=2, epoch=0, sequence=34))
     assert (again.base_offset, again.duplicate) == (34, True)
+
+
+async def test_a_snapshot_is_taken_over_beside_the_loop_and_only_the_newest(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20,000 producers take half a second: other partitions of the broker go on meanwhile."""
+    decoded: list[int] = []
+    restored: list[int] = []
+    restore = ProducerStates[object].restore
+
+    def watched_decode(payload: bytes) -> Snapshot:
+        decoded.append(threading.get_ident())
+        return decode_snapshot(payload)
+
+    def watched_restore(
+        self: ProducerStates[object], snapshots: Iterable[ProducerSnapshot]
+    ) -> None:
+        found = list(snapshots)
+        if found:
+            restored.append(threading.get_ident())
+        restore(self, found)
+
+    monkeypatch.setattr(loading, "decode_snapshot", watched_decode)
+    monkeypatch.setattr(ProducerStates, "restore", watched_restore)
+    shell = await rig.broker(snapshot_interval_records=5).open()
+    for i in range(17):
+        await produce(shell, make_batch([b"v"], pid=2, epoch=0, sequence=i))
+    moved = await rig.broker().open()
+    again = await produce(moved, make_batch([b"v"], pid=2, epoch=0, sequence=16))
+    assert (again.base_offset, again.duplicate) == (16, True)
+    assert (len(decoded), len(restored)) == (1, 1)
+    assert threading.get_ident() not in decoded + restored
 
 
 async def test_lost_list_write_is_settled_and_the_ledger_used(rig: Rig) -> None:
