@@ -267,7 +267,7 @@ class Accumulator:
         self._now_s = now_s
         self._linger: dict[Slot, float] = {}
         """Slots with an open batch that lingers, earliest deadline first."""
-        self._space_waiters: list[Callable[[], object]] = []
+        self._space_waiters: dict[Callable[[], object], None] = {}
 
     # --- appending, any thread, lock held ------------------------------------------------------
 
@@ -488,7 +488,11 @@ class Accumulator:
 
     def on_space(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when memory was freed; lock held."""
-        self._space_waiters.append(callback)
+        self._space_waiters[callback] = None
+
+    def off_space(self, callback: Callable[[], object]) -> None:
+        """Its caller waits no longer; takes no lock."""
+        self._space_waiters.pop(callback, None)
 
     def finished(self, batches: Sequence[Batch]) -> None:
         """Give back the memory of batches that are done; takes the lock itself."""
@@ -498,7 +502,7 @@ class Accumulator:
                     del self.pending[batch]
                     self.free_bytes += batch.size_bytes
                     batch.release()
-            waiters, self._space_waiters = self._space_waiters, []
+            waiters, self._space_waiters = self._space_waiters, {}
             self.space.notify_all()
         for waiter in waiters:
             waiter()

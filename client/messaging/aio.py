@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -29,9 +28,10 @@ from octavo.client.messaging.options import (
 )
 from octavo.client.messaging.producer import AsyncProducer
 from octavo.client.messaging.reader import AsyncReader, Start
+from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import ConfigError
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 
 class AsyncClient:

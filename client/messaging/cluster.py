@@ -7,7 +7,6 @@ Owns the gRPC channels, the list of brokers, topic metadata and the search for p
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +15,7 @@ import grpc
 from octavo.client.messaging.config import ClientConfig
 from octavo.client.messaging.progress import PROBE_S, SilentBrokers
 from octavo.client.messaging.topic_lives import TopicLives, TopicView
+from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
@@ -39,7 +39,7 @@ from octavo.runtime.tasks import TaskOwner
 if TYPE_CHECKING:
     from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 T = TypeVar("T")
 ProduceCall = grpc.aio.StreamStreamCall[bytes, pb.ProduceReply]
 FetchCall = grpc.aio.StreamStreamCall[pb.FetchRequest, bytes]

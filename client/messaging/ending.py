@@ -8,7 +8,6 @@ only the producer.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TextIO
 
+from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import DeliveryFailed, OctavoError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EXIT_TIMEOUT_S = 30.0
 """How long the end of the interpreter, or of a dropped client, waits for records: all clients
 together."""
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 OPEN: dict[LoopThread, AsyncClient] = {}
 """Sync clients in use and not closed."""

@@ -8,10 +8,10 @@ fails ends the producer, and with it every future that is open.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 
 from octavo.client.messaging.accumulator import Batch, Slot
 from octavo.client.messaging.cluster import Cluster
@@ -35,6 +35,7 @@ from octavo.client.messaging.produce_link import ProduceLink
 from octavo.client.messaging.sender_core import SenderCore
 from octavo.client.messaging.stall_watch import StallWatch
 from octavo.client.messaging.topic_lives import TopicView
+from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import Codec
 from octavo.proto.errors import from_wire
@@ -48,7 +49,7 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.tasks import TaskOwner
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 TICK_S = 0.02
 """How often timeouts and back-offs are looked at while anything is unresolved."""
@@ -79,6 +80,8 @@ class ProducerEngine(Intake):
         self.acks0_lost = 0
         """Streams lost by a producer that awaits no replies (A4)."""
         self.early = EarlySends(self)
+        self._decided: deque[Complete | Fail] = deque()
+        """Outcomes that the core decided and nobody was told yet."""
         self._failed: list[Completion] = []
         self._failed_uncounted = 0
         self._codec = Codec.LZ4 if config.compression_type == "lz4" else Codec.NONE
@@ -100,7 +103,7 @@ class ProducerEngine(Intake):
 
     def _view_changed(self, view: TopicView) -> None:
         if view.name in self.topics:
-            self.adopt(view)
+            self.guarded(partial(self.adopt, view))
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Do what the core asked for outside of its own events."""
@@ -108,7 +111,7 @@ class ProducerEngine(Intake):
 
     # --- delivering, loop only ------------------------------------------------------------------
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def guarded(self, step: Callable[[], None]) -> None:
         """Run one step of the loop's side; if it fails, the producer ends, and says so."""
         try:
             step()
@@ -124,12 +127,17 @@ class ProducerEngine(Intake):
             hint="this is a bug; the records may or may not be stored; create a new producer",
         )
         failure.__cause__ = error
+        self._end(failure)
         _log.error("a producer ends: %r", error, exc_info=error)
-        self.early.abort(failure)
-        self._act(self.core.abort(failure), self.cluster.clock.monotonic())
+
+    def _end(self, error: OctavoError) -> None:
+        """Everything without an outcome fails, nothing more is taken. Repeatable."""
+        self.early.abort(error)
+        actions = [*self.core.abort(error), Stop(error)]
+        self._act(actions, self.cluster.clock.monotonic())
 
     def _look(self) -> None:
-        self._guarded(self._drain)
+        self.guarded(self._drain)
 
     def _drain(self) -> None:
         """Give the core what may go, then look at the clock."""
@@ -177,7 +185,7 @@ class ProducerEngine(Intake):
     def _arm(self, linger_s: float | None, now_s: float) -> None:
         """One timer: the next linger deadline, or the next tick while anything is unresolved."""
         at_s = linger_s
-        if self.accumulator.pending and (at_s is None or at_s > now_s + TICK_S):
+        if (self.accumulator.pending or self._aside) and (at_s is None or at_s > now_s + TICK_S):
             at_s = now_s + TICK_S
         if at_s is None or (self._timer is not None and self._timer_at_s <= at_s):
             return
@@ -188,7 +196,7 @@ class ProducerEngine(Intake):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._guarded(self._tick)
+        self.guarded(self._tick)
 
     def _tick(self) -> None:
         now_s = self.cluster.clock.monotonic()
@@ -206,8 +214,7 @@ class ProducerEngine(Intake):
 
     def _act(self, actions: Sequence[Action], now_s: float) -> None:
         """Carry out what the core asked for."""
-        todo = deque(actions)
-        done: list[tuple[Batch, Complete | Fail]] = []
+        todo, decided = deque(actions), self._decided
         while todo:
             action = todo.popleft()
             if isinstance(action, Send):
@@ -216,23 +223,34 @@ class ProducerEngine(Intake):
                 except OctavoError as error:  # not encodable: the batch fails, nothing was sent
                     todo.extend(self.core.refused(action.correlation, error, now_s))
             elif isinstance(action, Complete | Fail):
-                batch = action.batch
-                assert isinstance(batch, Batch)
-                done.append((batch, action))
+                decided.append(action)
             elif isinstance(action, FindOwner):
                 self.spawn(self._find_owner(action.partition, action.avoid), "find-owner")
             elif isinstance(action, RequestIdentity):
                 self.spawn(self._get_identity(), "identity")
             else:
-                done += [(batch, Fail(batch, action.error)) for batch in self._stopped(action)]
-        if done:
-            self.accumulator.finished([batch for batch, _ in done])
-        for batch, outcome in done:
-            if isinstance(outcome, Complete):
-                batch.succeed(outcome.base_offset, duplicate=outcome.duplicate)
-            else:
-                batch.fail(outcome.error)
-                self.note_failure(batch)
+                told = {batch_of(outcome) for outcome in decided}
+                left = [batch for batch in self._stopped(action) if batch not in told]
+                decided += [Fail(batch, action.error) for batch in left]
+        if decided:
+            self.accumulator.finished([batch_of(outcome) for outcome in decided])
+        while decided:
+            outcome = decided[0]
+            del decided[0]  # nothing is called before `_tell`; callbacks may come here again
+            try:
+                self._tell(outcome)
+            except BaseException:
+                decided.appendleft(outcome)
+                raise
+
+    def _tell(self, outcome: Complete | Fail) -> None:
+        """Resolve one batch; repeatable, as what an interruption left is told once more."""
+        batch = batch_of(outcome)
+        if isinstance(outcome, Complete):
+            batch.succeed(outcome.base_offset, duplicate=outcome.duplicate)
+        else:
+            batch.fail(outcome.error)
+            self.note_failure(batch)
 
     def spawn(self, coro: Coroutine[object, object, None], name: str) -> asyncio.Task[object]:
         """Run a task that ends with the engine."""
@@ -250,15 +268,14 @@ class ProducerEngine(Intake):
             "record may or may not be stored",
             hint="close the client, or use it in `async with`",
         )
-        self.early.abort(error)
-        self._act(self.core.abort(error), self.cluster.clock.monotonic())
+        self._end(error)
         if records:  # at exit they count as lost, unless somebody looked at the futures
             _log.critical("%d records may be lost: %s", records, error.cause)
 
     def note_failure(self, batch: Completion) -> None:
         """Remember failed batches until somebody looked at them, so that close() can tell (U2)."""
-        if batch.observed:
-            return
+        if batch.observed or (self._failed and self._failed[-1] is batch):
+            return  # looked at, or told again after an interruption
         if len(self._failed) >= FAILURES_KEPT_MAX:
             self._failed = [item for item in self._failed if not item.observed]
         if len(self._failed) < FAILURES_KEPT_MAX:
@@ -290,11 +307,10 @@ class ProducerEngine(Intake):
     def _stopped(self, action: Stop) -> list[Batch]:
         with self.accumulator.lock:
             self.closed = self.closed or action.error
-            left = self.accumulator.take_all()
-            self.accumulator.space.notify_all()
-        for outcome in self.take_aside():
-            outcome.fail(action.error)
-            self.note_failure(outcome)
+            self.accumulator.take_all()
+            left = self.accumulator.waiting()  # also what an interruption took from its queue
+        self.accumulator.finished(())  # wakes whoever waits for memory
+        self.end_aside(action.error)
         return left
 
     def _on_acks(self, acks: Sequence[pb.ProduceAck]) -> None:
@@ -404,7 +420,7 @@ class ProducerEngine(Intake):
         self._look()
         with self.accumulator.lock:
             waiting: list[Completion] = [*self.accumulator.waiting()]
-        waiting += [item[3] for item in list(self._aside)]
+        waiting += list(self._aside)
         for batch in waiting:
             left_s = None if deadline_s is None else deadline_s - self.cluster.clock.monotonic()
             try:
@@ -481,10 +497,16 @@ class ProducerEngine(Intake):
                 for link in self._links.values():
                     await link.written_out(ACKS_0_CLOSE_S)
         finally:
-            self.early.abort(error)
             self._unwatch()
-            self._act(self.core.abort(error), self.cluster.clock.monotonic())
+            self._end(error)
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
             await self._tasks.close()
+
+
+def batch_of(outcome: Complete | Fail) -> Batch:
+    """The batch of an outcome, as the engine knows it."""
+    batch = outcome.batch
+    assert isinstance(batch, Batch)
+    return batch

@@ -8,16 +8,20 @@ no lock here, only single steps of which each is whole.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from octavo.client.messaging.records import RecordMetadata
 from octavo.client.messaging.sections import suspended
+from octavo.client.messaging.user_code import ClientLog, leave_later
 from octavo.runtime.errors import IllegalStateError, OctavoError, RequestTimedOut
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
+
+
+class Repeatable(partial[object]):
+    """A callback of the client's own, which may run again when an exception ended it."""
 
 
 class Completion:
@@ -60,34 +64,51 @@ class Completion:
         return len(self.timestamps_ms)
 
     def succeed(self, base_offset: int, *, duplicate: bool = False) -> None:
-        """The batch is stored; -1 when its offset is not known."""
-        self.base_offset = base_offset
-        self.duplicate = duplicate
+        """The batch is stored; -1 when its offset is not known. Repeatable, like `fail`."""
+        if not self.done:
+            self.base_offset = base_offset
+            self.duplicate = duplicate
         self._finish()
 
     def fail(self, error: OctavoError) -> None:
-        """The batch was refused, or its fate stayed unknown for too long."""
-        self.error = error
+        """The batch was refused, or its fate stayed unknown for too long.
+
+        The first outcome counts. Whoever was interrupted in it may repeat it: what was not run
+        then is run now.
+        """
+        if not self.done:
+            self.error = error
         self._finish()
 
     def _finish(self) -> None:
-        if not self.done:
-            self.done = True
+        self.done = True
+        if self._callbacks:
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        """Whoever takes a callback out of the list runs it: each runs once."""
-        while self._callbacks:
-            try:
-                callback = self._callbacks.pop(0)
-            except IndexError:  # another thread took the last one
-                return
-            try:
-                callback()
-            except Exception:  # noqa: BLE001  a user's callback must not stop the others
-                _log.exception("a send callback failed")
-            except BaseException as leave:  # noqa: BLE001  nor may it end the client's loop
-                leave_later(leave)
+        """Whoever takes a callback out of the list runs it: each runs once.
+
+        Nothing is called between taking one and running it, so none is lost to an exception out of
+        a signal handler, and the others are run before that goes on.
+        """
+        try:
+            while self._callbacks:
+                try:
+                    callback = self._callbacks[0]
+                    del self._callbacks[0]
+                except IndexError:  # another thread took the last one
+                    return
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001  a user's callback must not stop the others
+                    _log.exception("a send callback failed")
+                except BaseException as leave:  # noqa: BLE001  nor may it end the client's loop
+                    if isinstance(callback, Repeatable):  # the client's own, struck by a handler
+                        self._callbacks.insert(0, callback)
+                    leave_later(leave)
+        finally:
+            if self._callbacks:
+                self._run_callbacks()
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Run `callback` when done, at once if it is."""
@@ -128,26 +149,9 @@ class Completion:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         seen = self.observed
-        self.when_done(partial(_wake, loop, waiter))
+        self.when_done(Repeatable(_wake, loop, waiter))
         self.observed = seen  # waiting is not looking at the outcome
         await waiter
-
-
-def leave_later(leave: BaseException) -> None:
-    """User code called sys.exit() or met Ctrl-C: on the main thread's loop it gets its way as soon
-    as the client's state is whole; on the client's own thread it would end nothing but the client.
-    """
-    if threading.current_thread() is threading.main_thread():
-        try:
-            asyncio.get_running_loop().call_soon(_raise, leave)
-        except RuntimeError:  # no loop: a resolved future's callback, called where it was added
-            raise leave from None
-    else:
-        _log.error("a callback or partitioner raised %r, which ends nothing here", leave)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from octavo.client.messaging.accumulator import (
@@ -26,9 +25,16 @@ from octavo.client.messaging.accumulator import (
 from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.delivery import Action
-from octavo.client.messaging.early import Early
-from octavo.client.messaging.futures import Completion, SendFuture
-from octavo.client.messaging.partitioner import StickyChoice
+from octavo.client.messaging.early import (
+    GOING_IN,
+    HELD,
+    STRUCK,
+    WAITING,
+    Early,
+    interrupted_append,
+)
+from octavo.client.messaging.futures import Completion, Repeatable, SendFuture
+from octavo.client.messaging.partitioner import StickyChoice, check_partition
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.client.messaging.routing import Router, TopicState, end_life
 from octavo.client.messaging.sections import suspended
@@ -54,9 +60,9 @@ BATCH_SLACK_BYTES = 4096
 """Header and padding of a batch, which its records' sizes do not count."""
 ASIDE_RECORDS_MAX = 10_000
 """Records that interrupting code may have set aside at a time."""
+WAIT_TOLD_S = 0.001
+"""A shorter wait for memory was none."""
 _TIMESTAMP_MAX_MS = (1 << 63) - 1
-
-Aside = tuple[TopicState, int | None, Row, Early]
 
 
 class Intake(ABC):
@@ -82,8 +88,8 @@ class Intake(ABC):
         self.bytes_pass = not callable(config.serializer)
         """Values that are bytes need no conversion."""
         self.closed: OctavoError | None = None
-        self._aside: deque[Aside] = deque()
-        self._placing = False
+        self._aside: dict[Early, None] = {}
+        """Records of interrupting code whose outcome is nobody's yet, in the order sent."""
         self._wake_pending = False
         self._record_limit = config.max_request_size
         self._wall_ms = cluster.clock.wall_ms
@@ -168,7 +174,7 @@ class Intake(ABC):
             partition = router.custom_choice(state, key, value, headers)
         if accumulator.mine():
             return self._set_aside(state, partition, row)
-        if self._aside and not self._placing:
+        if self._aside:
             self._place_aside()
         with accumulator.lock:
             if self.closed is not None:
@@ -192,53 +198,90 @@ class Intake(ABC):
         """Keep a record whose sender interrupted a section of its own thread."""
         if self.closed is not None:
             raise self.refusal()
+        if partition is not None:
+            check_partition(state.name, partition, len(state.slots))
         if len(self._aside) >= ASIDE_RECORDS_MAX or self.accumulator.free_bytes < row[4]:
             raise BufferFull(
                 f"{len(self._aside)} records sent by a signal handler or finaliser already wait "
                 "for the call that it interrupted"
             )
-        outcome = Early(state.name, self._loop_thread)
-        self._aside.append((state, partition, row, outcome))
+        record = Early(state.name, partition, row, self._loop_thread, state)
+        self._aside[record] = None
         try:
             self.loop.call_soon_threadsafe(self._look)
         except RuntimeError as error:
+            self._aside.pop(record, None)
             raise loop_ended() from error
-        return SendFuture(outcome, 0)
+        return SendFuture(record, 0)
 
     def _place_aside(self) -> None:
-        """Append what was set aside, in its order. No section of this thread is under way."""
-        self._placing = True
-        try:
-            while self._aside:
-                try:
-                    item = self._aside.popleft()
-                except IndexError:  # another thread took the last one
-                    return
-                state, partition, row, outcome = item
-                try:
-                    future = self.append(state, partition, row, True, 0.0)
-                except BufferFull:
-                    self._aside.appendleft(item)  # the loop tries again when memory comes
-                    return
-                except OctavoError as error:
-                    outcome.fail(error)
-                    self.note_failure(outcome)
-                else:
-                    future.completion.when_done(partial(self._placed, outcome, future))
-        finally:
-            self._placing = False
+        """Append what was set aside, in its order. No section of this thread is under way.
 
-    def _placed(self, outcome: Early, future: SendFuture) -> None:
-        outcome.copy(future)
-        if outcome.error is not None:
-            self.note_failure(outcome)
+        What an exception out of a handler leaves behind is seen by the loop at its next tick.
+        """
+        for record in list(self._aside):
+            if record.step == STRUCK and threading.get_ident() == self._loop_thread:
+                self.refuse(record, interrupted_append())
+            # Nothing is called between this look and the claim, so one caller has it.
+            if record.step != WAITING:
+                continue
+            record.step = HELD
+            try:
+                error = self.place(record, expedite=True)
+                if error is not None:
+                    self.refuse(record, error)
+            except BaseException:
+                record.step = WAITING if record.step == HELD else STRUCK  # a second one may come
+                raise
+            if record.step == HELD and error is None:
+                record.step = WAITING
+                return  # the loop tries again when memory comes
 
-    def take_aside(self) -> list[Early]:
+    def place(self, record: Early, *, expedite: bool) -> OctavoError | None:
+        """Append one record that the caller holds, if it may go in; else why not, None: memory.
+
+        Refusals are values: an exception is somebody else's, a signal handler's.
+        """
+        accumulator, state = self.accumulator, record.state
+        assert state is not None
+        key, size_bytes = record.row[1], record.row[4]
+        with accumulator.lock:
+            if self.closed is not None or state.ended is not None:
+                return self.refusal() if state.ended is None else state.ended
+            if accumulator.free_bytes + record.reserved_bytes < size_bytes:
+                accumulator.expedite_all()
+                self.wake_if_wanted()
+                return None
+            slot = self.router.choose(state, record.wanted, key)
+            accumulator.free_bytes += record.reserved_bytes
+            record.reserved_bytes = 0
+            record.step = GOING_IN
+            future = accumulator.append(slot, record.row)
+            if key is None and record.wanted is None:
+                state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
+            if expedite and slot.open is not None:
+                accumulator.expedite(slot, slot.open)
+            self.wake_if_wanted()
+        future.completion.when_done(Repeatable(self._placed, record, future))
+        self._aside.pop(record, None)
+        return None
+
+    def _placed(self, record: Early, future: SendFuture) -> None:
+        record.copy(future)
+        if record.error is not None:
+            self.note_failure(record)
+
+    def refuse(self, record: Early, error: OctavoError) -> None:
+        """Fail a record that will not go in. It leaves the register last, so that whoever is ended
+        before that is followed by another."""
+        record.fail(error)
+        self.note_failure(record)
+        self._aside.pop(record, None)
+
+    def end_aside(self, error: OctavoError) -> None:
         """Give up what was set aside; the producer ends."""
-        taken: list[Early] = []
-        while self._aside:
-            taken.append(self._aside.popleft()[3])
-        return taken
+        for record in list(self._aside):
+            self.refuse(record, error)
 
     @abstractmethod
     def note_failure(self, batch: Completion) -> None:
@@ -251,18 +294,24 @@ class Intake(ABC):
         accumulator = self.accumulator
         accumulator.expedite_all()
         self._wake()
-        deadline_s = self.cluster.clock.monotonic() + block_s
+        start_s = self.cluster.clock.monotonic()
         while accumulator.free_bytes < size_bytes:
-            left_s = deadline_s - self.cluster.clock.monotonic()
-            if left_s <= 0 or threading.get_ident() == self._loop_thread:
-                raise BufferFull(
-                    f"buffer_memory of {accumulator.buffer_memory} bytes stayed full for "
-                    f"{block_s:g} s (max_block_ms); {self.waiting_records()} records wait "
-                    "for acknowledgement"
-                )
-            accumulator.space.wait(min(left_s, threading.TIMEOUT_MAX))
+            waited_s = self.cluster.clock.monotonic() - start_s
+            if waited_s >= block_s or threading.get_ident() == self._loop_thread:
+                raise self.buffer_full(min(waited_s, block_s))
+            accumulator.space.wait(min(block_s - waited_s, threading.TIMEOUT_MAX))
             if self.closed is not None:
                 raise self.refusal()
+
+    def buffer_full(self, waited_s: float) -> BufferFull:
+        """The error of a call that waited so long for memory; 0: it may not wait."""
+        size_bytes = self.accumulator.buffer_memory
+        stayed = f"stayed full for {round(waited_s, 3):g} s (max_block_ms)"
+        return BufferFull(
+            f"buffer_memory of {size_bytes} bytes "
+            f"{stayed if waited_s >= WAIT_TOLD_S else 'is full, and this call does not wait'}; "
+            f"{self.waiting_records()} records wait for acknowledgement"
+        )
 
     async def space(self, size_bytes: int) -> None:
         """Wait on the loop for memory, up to max_block_ms; BufferFull when it does not come."""
@@ -271,20 +320,23 @@ class Intake(ABC):
         deadline_s = self.cluster.clock.monotonic() + limit_s
         while True:
             freed = asyncio.Event()
+            wake = partial(self.loop.call_soon_threadsafe, freed.set)
             with accumulator.lock:
                 if self.closed is not None or accumulator.free_bytes >= size_bytes:
                     return
-                accumulator.on_space(partial(self.loop.call_soon_threadsafe, freed.set))
                 accumulator.expedite_all()
                 self._wake()
                 left_s = deadline_s - self.cluster.clock.monotonic()
                 if left_s <= 0:
-                    self.wait_space(size_bytes, 0.0)
+                    raise self.buffer_full(limit_s)
+                accumulator.on_space(wake)
             try:
                 async with asyncio.timeout(left_s):
                     await freed.wait()
             except TimeoutError:
                 continue
+            finally:
+                accumulator.off_space(wake)
 
     def waiting_records(self) -> int:
         """Records that were accepted and neither acknowledged nor failed; any thread."""
@@ -325,7 +377,7 @@ class Intake(ABC):
             with suspended():  # the section under way goes on when the caller is done
                 self.expedite_all()
             return
-        if self._aside and not self._placing:
+        if self._aside:
             self._place_aside()
         with self.accumulator.lock:
             self.accumulator.expedite_all()
@@ -336,7 +388,13 @@ class Intake(ABC):
     async def ensure_topic(self, name: str) -> None:
         """Make `topics[name]`; waits for metadata up to max_block_ms (F031)."""
         view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
-        self.adopt(view)
+        self.guarded(partial(self.adopt, view))
+        if self.closed is not None:
+            raise self.refusal()
+
+    @abstractmethod
+    def guarded(self, step: Callable[[], None]) -> None:
+        """Run one step of the loop's side; if it fails, the producer ends; see `engine`."""
 
     def adopt(self, view: TopicView) -> None:
         """Take over metadata: partitions added (P7), owners found, or the topic's next life."""

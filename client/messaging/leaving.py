@@ -8,15 +8,15 @@ until the delivery timeout.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
+from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import OctavoError
 
 INTERRUPTED_CLOSE_S = 5.0
 """How long closing waits for what was sent, after Ctrl-C or a cancellation."""
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 
 def close_limit_s(error: BaseException | None) -> float | None:

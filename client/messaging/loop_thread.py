@@ -14,7 +14,6 @@ fault.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,6 +23,7 @@ from typing import Generic, TypeVar
 from octavo.client.messaging.forking import foreign_client
 from octavo.client.messaging.log_relay import RELAY
 from octavo.client.messaging.sections import Section, suspended
+from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.descriptors import keep_standard_descriptors
 from octavo.runtime.errors import IllegalStateError, RequestTimedOut
 from octavo.runtime.malloc import tune_malloc
@@ -35,7 +35,7 @@ STOP_TIMEOUT_S = 10.0
 GRACE_S = 1.0
 """How much longer than a call's own limit its caller waits for the loop to keep it."""
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 
 class Handover(Generic[T]):

@@ -49,11 +49,13 @@ class TaskOwner:
         error = task.exception()
         if error is None:
             return
-        _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
-        if self._on_failure is not None:
-            self._on_failure(task.get_name(), error)
-        elif isinstance(error, InvariantViolation):
-            report_broken(task.get_name(), error)
+        try:
+            _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+        finally:  # whatever a log handler raises
+            if self._on_failure is not None:
+                self._on_failure(task.get_name(), error)
+            elif isinstance(error, InvariantViolation):
+                report_broken(task.get_name(), error)
 
     async def close(self) -> None:
         """Cancel every task and wait until all have ended."""
