@@ -9,6 +9,7 @@ for the sync flavour.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class Faults:
     """Errors for the next batches, one each; nothing is appended."""
     not_leader: int = 0
     """Answer NOT_LEADER without a hint although being the owner."""
+    no_identity: int = 0
+    """Refuse to give a producer id, retriably."""
     corrupt_fetches: int = 0
     """Flip a byte in the first batch of the next fetches that return data."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,6 +96,8 @@ class FakeCluster:
         self.topic_ids: list[bytes] = []
         """Of every topic that was ever created."""
         self.auto_topics = auto_topics
+        self.lookups_load = False
+        """Whether asking for the owner of a partition makes its owner known."""
         self.next_producer_id = 1000
         self.brokers = [FakeBroker(self, index) for index in range(brokers)]
         self.max_record_bytes = MAX_RECORD_BYTES
@@ -342,6 +347,8 @@ class FakeBroker(BrokerServicer):
         )
 
     async def Lookup(self, request, context):  # type: ignore[no-untyped-def]
+        if self.cluster.lookups_load and request.topic in self.cluster.topics:
+            self.cluster.topics[request.topic].loading.discard(request.partition)
         try:
             self._partition(request.topic, request.partition)
         except NotLeader as error:
@@ -351,6 +358,9 @@ class FakeBroker(BrokerServicer):
         return pb.LookupReply(owner_id=f"broker-{self.index}", owner_address=self.address)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
+        if self.faults.no_identity:
+            self.faults.no_identity -= 1
+            return pb.InitProducerIdReply(error=to_wire(NotLeader("no id now")))
         self.cluster.next_producer_id += 1
         return pb.InitProducerIdReply(producer_id=self.cluster.next_producer_id, producer_epoch=0)
 
@@ -468,7 +478,11 @@ class FakeClusterThread:
         self.bootstrap = self.cluster.bootstrap
 
     def _await(self, coro: Coroutine[object, object, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coro, self._loop).result(30)
+        self.submit(coro).result(30)
+
+    def submit(self, coro: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(coro, self._loop)
 
     def call(self, function: Callable[[], T]) -> T:
         async def body() -> T:

@@ -16,6 +16,9 @@ class TcpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies_flow = asyncio.Event()
         self._replies_flow.set()
+        self._link = _flowing()
+        """Of the connections made now; each keeps the one that it began with."""
+        self._silent: list[asyncio.Event] = []
         self._refuse = False
         self.port = 0
 
@@ -29,7 +32,7 @@ class TcpProxy:
         return self
 
     async def close(self) -> None:
-        self.cut()
+        self.cut(refuse=True)  # also what was accepted and has not begun yet
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -40,12 +43,24 @@ class TcpProxy:
         """From now on nothing the server says arrives, while requests still do."""
         self._replies_flow.clear()
 
+    def fall_silent(self, *, frozen: bool) -> None:
+        """From now on nothing passes on the present connections, in either direction, and none of
+        them ends. New ones work (a half-open link), unless the server is `frozen`: they are made,
+        and silent too."""
+        self._link.clear()
+        self._silent.append(self._link)
+        if not frozen:
+            self._link = _flowing()
+
     def cut(self, *, refuse: bool = False) -> None:
         """Reset every connection and drop what was held; `refuse` new ones until `restore()`."""
         self._refuse = refuse
         for writer in list(self._writers):
             writer.transport.abort()
         self._replies_flow.set()
+        for link in self._silent:
+            link.set()
+        self._silent.clear()
 
     def restore(self) -> None:
         self._refuse = False
@@ -59,6 +74,7 @@ class TcpProxy:
             writer.transport.abort()
             return
         self._writers.add(writer)
+        link = self._link
         try:
             up_reader, up_writer = await asyncio.open_connection(*self._target)
         except OSError:
@@ -66,19 +82,31 @@ class TcpProxy:
             return
         self._writers.add(up_writer)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._pump(reader, up_writer, replies=False))
-            group.create_task(self._pump(up_reader, writer, replies=True))
+            group.create_task(self._pump(reader, up_writer, link, replies=False))
+            group.create_task(self._pump(up_reader, writer, link, replies=True))
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        link: asyncio.Event,
+        *,
+        replies: bool,
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
                 if replies:
                     await self._replies_flow.wait()
+                await link.wait()
                 if writer.transport.is_closing():
                     break
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()
         self._writers.discard(writer)
+
+
+def _flowing() -> asyncio.Event:
+    link = asyncio.Event()
+    link.set()
+    return link

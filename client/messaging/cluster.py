@@ -159,6 +159,16 @@ class Cluster:
         if self._closed:
             raise IllegalStateError("the client was closed during the call")
 
+    def _check_not_closed_meanwhile(self) -> None:
+        """Tell who was not cancelled itself that closing ended what it waited for.
+
+        A task that is being cancelled must end by that: one that retries would take an error for
+        one more failure, go on, and closing would wait for it for ever.
+        """
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            self.check_open()
+
     def stub(self, address: str) -> BrokerAsyncStub:
         """The stub of one broker; connects on first use."""
         found = self._channels.get(address)
@@ -209,7 +219,7 @@ class Cluster:
         try:
             reply = await call(self.stub(address), max(timeout_s, 0.001))
         except (asyncio.CancelledError, grpc.aio.UsageError):
-            self.check_open()  # closing the channel cancels what is under way
+            self._check_not_closed_meanwhile()  # closing the channel cancels what is under way
             raise
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -228,12 +238,12 @@ class Cluster:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                self.check_open()  # closing ended the task, nobody the caller
+                self._check_not_closed_meanwhile()  # closing ended the task, nobody the caller
             raise
 
     def _probe(self, address: str) -> asyncio.Task[bool]:
         task = self._probes.get(address)
-        if task is None:
+        if task is None or task.done():  # done: cancelled before it began
             task = self.tasks.spawn(self._try(address), name=f"probe {address}")
             self._probes[address] = task
         return task
@@ -340,27 +350,25 @@ class Cluster:
             callback(view)
         if self._watchers and "" in view.owners and view.name not in self._completing:
             self._completing.add(view.name)
-            self.tasks.spawn(self._complete(view.name), name="find-owners")
+            task = self.tasks.spawn(self._complete(view.name), name="find-owners")
+            task.add_done_callback(lambda _: self._completing.discard(view.name))
 
     async def _complete(self, name: str) -> None:
         """Cause the missing owners; after COMPLETE_ROUNDS_MAX the next metadata begin anew."""
         backoff = self.backoff()
-        try:
-            for _ in range(COMPLETE_ROUNDS_MAX):
-                await self.clock.sleep(backoff.next_s())  # they may be loading already
-                await self.refresh_quietly(name)
+        for _ in range(COMPLETE_ROUNDS_MAX):
+            await self.clock.sleep(backoff.next_s())  # they may be loading already
+            await self.refresh_quietly(name)
+            missing = self._ownerless(name)
+            while missing and self._watchers:
+                some = missing[:COMPLETE_LOOKUPS]
+                await asyncio.gather(*(self._cause_owner(name, number) for number in some))
+                await self.refresh_quietly(name)  # whoever took one took its whole bundle
                 missing = self._ownerless(name)
-                while missing and self._watchers:
-                    some = missing[:COMPLETE_LOOKUPS]
-                    await asyncio.gather(*(self._cause_owner(name, number) for number in some))
-                    await self.refresh_quietly(name)  # whoever took one took its whole bundle
-                    missing = self._ownerless(name)
-                    if set(missing) >= set(some):
-                        break  # nobody could be found for these: later again
-                if not missing or not self._watchers:
-                    return
-        finally:
-            self._completing.discard(name)
+                if set(missing) >= set(some):
+                    break  # nobody could be found for these: later again
+            if not missing or not self._watchers:
+                return
 
     def _ownerless(self, name: str) -> list[int]:
         view = self.views.get(name)
@@ -404,7 +412,7 @@ class Cluster:
         self._start_refresher()
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         task = self._refreshing.get(name)
-        if task is None:
+        if task is None or task.done():  # done: cancelled before it began
             # The shared request outlives a short caller: whoever joins it may have more time.
             task = self.tasks.spawn(
                 self._refresh_topic(name, self.request_timeout_s), name="refresh"

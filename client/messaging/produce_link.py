@@ -16,11 +16,14 @@ from octavo.client.messaging.cluster import Cluster, ProduceCall
 from octavo.client.messaging.delivery import Send
 from octavo.client.messaging.progress import ProgressClock, until_silent
 from octavo.client.messaging.recent_sends import RecentSends
+from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
 from octavo.proto.produce_wire import ProduceItem, encode_produce
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import BrokerUnavailable, OctavoError
+
+_log = ClientLog("octavo.client")
 
 MESSAGE_BATCHES_MAX = 16
 MESSAGE_BYTES_TARGET = 1 << 20
@@ -88,6 +91,8 @@ class ProduceLink:
         watcher = asyncio.ensure_future(self._silence())
         # The reader knows the status of the RPC, the writer only that it ended.
         tasks = (reader, writer, watcher)
+        for task in tasks:
+            task.add_done_callback(self._part_ended)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(task for task in tasks if task in done).result()
@@ -97,6 +102,12 @@ class ProduceLink:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    def _part_ended(self, task: asyncio.Task[OctavoError]) -> None:
+        """Say what ended a part of the stream: the session raises one of them, and none if it is
+        cancelled."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the produce stream to %s ends by a fault: %r", self.address, error)
 
     async def _silence(self) -> OctavoError:
         """Ends when the broker fell silent although it owes acknowledgements."""

@@ -10,7 +10,8 @@ import pytest
 
 from octavo import AsyncClient, Client
 from octavo.runtime.errors import OctavoError
-from tests.fake_broker import FakeClusterThread
+from tests.bookie_rig import until
+from tests.fake_broker import FakeCluster, FakeClusterThread
 
 JOIN_S = 20.0
 LONG_S = 120.0
@@ -99,3 +100,20 @@ async def test_b11_close_ends_the_calls_of_other_tasks(
     assert not task.cancelled()
     error = task.exception()
     assert isinstance(error, OctavoError) or (name == "poll" and error is None)
+
+
+async def test_b11_close_ends_a_refresh_of_metadata_that_is_under_way() -> None:
+    """Its task is cancelled by closing, and must not take that for one more failure to retry."""
+    cluster = FakeCluster()
+    await cluster.start()
+    cluster.create("t", 1)
+    broker = cluster.brokers[0]
+    client = AsyncClient(cluster.bootstrap, metadata_max_age_ms=100)
+    await client.producer().send("t", b"x")
+    asked = broker.metadata_requests
+    broker.faults.release_metadata.clear()
+    async with asyncio.timeout(JOIN_S):
+        await until(lambda: broker.metadata_requests > asked)
+        await client.close(1)
+    broker.faults.release_metadata.set()
+    await cluster.stop()

@@ -34,13 +34,31 @@ async def test_acks_0_obeys_buffer_memory(client: AsyncClient, fake: FakeCluster
         except BufferFull as error:
             refused = str(error)
         await asyncio.sleep(0)
-    assert "buffer_memory of 4194304 bytes" in refused
+    assert "buffer_memory of 4194304 bytes is full, and this call does not wait" in refused
     assert accepted * len(value) < 4 * MIB + TRANSPORT_BYTES
     fake.brokers[0].faults.hold.set()
     await producer.send("one", b"last")  # the memory comes back
     await producer.close(20)
     await until(lambda: fake.log("one").values()[-1] == b"last")
     assert len(fake.log("one").values()) >= accepted + 2
+
+
+async def test_buffer_full_says_how_long_the_call_waited(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    producer = client.producer(buffer_memory=4 * MIB, linger_ms=0, max_block_ms=300)
+    await producer.send("one", b"first")
+    fake.brokers[0].faults.hold.clear()
+    value = os.urandom(900_000)
+    with pytest.raises(BufferFull, match="is full, and this call does not wait; 4 records wait"):
+        for _ in range(5):
+            producer.send_nowait("one", value)
+    sends = [asyncio.create_task(producer.send("one", value)) for _ in range(3)]
+    for send in sends:
+        with pytest.raises(BufferFull, match=r"stayed full for 0\.3 s \(max_block_ms\); 4 records"):
+            await send
+    fake.brokers[0].faults.hold.set()
+    await producer.close(20)
 
 
 @pytest.mark.parametrize("limit", [1_500, 10_000, 65_536])

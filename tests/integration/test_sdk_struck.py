@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType
 
 import pytest
@@ -32,17 +33,20 @@ from octavo.client.messaging import (
 from octavo.client.messaging.accumulator import Accumulator, Row, Slot
 from octavo.client.messaging.engine import ProducerEngine
 from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.options import Plain
 from octavo.runtime import tasks
 from octavo.runtime.errors import BufferFull, OctavoError
 from tests.fake_broker import FakeClusterThread
 from tests.strikes import Strikes
 
 LIMIT_S = 10.0
-PLACING = [module.__file__ for module in (accumulator, early, futures, intake, routing, sections)]
+PLACING = [
+    str(module.__file__) for module in (accumulator, early, futures, intake, routing, sections)
+]
 
 DELIVERING = [
     *(
-        item.__file__
+        str(item.__file__)
         for item in (
             accumulator,
             early,
@@ -93,11 +97,13 @@ class Rig:
         self.fake = fake
         fake.call(lambda: fake.cluster.create("t", 2))
         self.client = Client(fake.bootstrap, retry_backoff_ms=10)
-        self.producer: Producer[object] = self.client.producer(linger_ms=0)
+        self.producer: Producer[Plain] = self.client.producer(linger_ms=0)
         self.producer.send("t", b"first")
-        self.producer._block_s = 0.001  # of sends that find the memory full, not of this first one
-        assert self.producer._engine is not None
-        self.engine: ProducerEngine = self.producer._engine
+        # Of sends that find the memory full, not of this first one:
+        self.producer._block_s = 0.001  # pyright: ignore[reportPrivateUsage]
+        made = self.producer._engine  # pyright: ignore[reportPrivateUsage]
+        assert made is not None
+        self.engine: ProducerEngine = made
         self.told: dict[bytes, SendFuture] = {}
         self.full = False
         """Whether the caller's thread finds the producer's memory full."""
@@ -225,10 +231,11 @@ def test_i4_ctrl_c_at_every_place_of_the_loop_side() -> None:
     fake = FakeClusterThread()
     known: set[tuple[CodeType, int]] = set()
     struck: list[str] = []
+    told: dict[bytes, SendFuture] = {}
     for run in itertools.count():
         topic = f"t{run}"
-        fake.call(lambda topic=topic: fake.cluster.create(topic, 2))
-        told: dict[bytes, SendFuture] = {}
+        fake.call(partial(fake.cluster.create, topic, 2))
+        told.clear()
         strikes = Strikes(DELIVERING, Interrupted(), places=known)
         with contextlib.suppress(Interrupted, OctavoError), strikes:
             asyncio.run(program(fake.bootstrap, topic, told))

@@ -7,6 +7,7 @@ close tell the truth, and the producer goes on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ import pytest
 
 from octavo import AsyncClient, Client
 from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.produce_link import ProduceLink
 from octavo.runtime.errors import DeliveryFailed, InvalidPartition
 from tests.fake_broker import FakeCluster, FakeClusterThread
 
@@ -175,3 +177,67 @@ async def test_u2_a_callback_that_raises_stops_no_other(
     assert called.count(b"other") == len(GOOD)
     assert called.count(b"raised") == 1
     assert fake.log("one").values() == [*GOOD, b"later"]
+
+
+@pytest.mark.parametrize("error", RAISED[:1] + RAISED[2:], ids=lambda error: type(error).__name__)
+async def test_u2_a_log_handler_that_raises_costs_its_lines(
+    client: AsyncClient, fake: FakeCluster, error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the client has to say while connections end, ids are refused, calls fail."""
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    lines: list[str] = []
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+            raise error
+
+    handler, logger = Raising(), logging.getLogger("octavo")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        for broker in fake.brokers:
+            broker.faults.lose_replies = broker.faults.no_identity = 1
+        async with client.producer() as producer:
+            futures = [producer.send_nowait("one", value) for value in GOOD]
+            futures[0].add_done_callback(lambda _: 1 // 0)
+            await producer.flush(10)
+            await producer.send("one", b"later")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert fake.log("one").values() == [*GOOD, b"later"]
+    told = " ".join(lines)
+    assert "no producer id yet" in told
+    assert "unacknowledged batches are retried" in told
+    assert "a send callback failed" in told
+    assert ("KeyError" in capsys.readouterr().err) == isinstance(error, KeyError)
+
+
+async def test_u2_a_producer_that_breaks_says_so_through_a_handler_that_raises(
+    client: AsyncClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The futures come first: that the line cannot be said keeps nobody waiting."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError(record.getMessage())
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    producer = client.producer()
+    await producer.send("one", b"first")
+    tasks, own = logging.getLogger("octavo.tasks"), logging.getLogger("octavo.client")
+    tasks.addFilter(refuse)
+    own.addFilter(refuse)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    monkeypatch.setattr(ProduceLink, "push", broken)
+    try:
+        future = producer.send_nowait("one", b"second")
+        with pytest.raises(DeliveryFailed, match="fault of its own"):
+            await asyncio.wait_for(future, 10)
+    finally:
+        tasks.removeFilter(refuse)
+        own.removeFilter(refuse)
+    await producer.close(10)

@@ -211,7 +211,7 @@ class ReadUnknown(RetriableError):
 
 
 class BufferFull(RetriableError):
-    """The producer's buffer stayed full for max_block_ms."""
+    """The producer's buffer is full; it stayed so for max_block_ms if the call may wait."""
 
     code = "BUFFER_FULL"
     default_hint = "raise buffer_memory, send slower, or wait for acknowledgements"
