@@ -202,6 +202,24 @@ def test_stopping_a_producer_says_how_many_records_are_there(
     assert "2 records of 2 lines in t" in said
 
 
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_if_not_exists_says_what_differs(octavo: Octavo, fake: FakeClusterThread) -> None:
+    fake.call(lambda: fake.cluster.create("there", 2, **{"segment.ms": "60000"}))
+    words = ("topic", "create", "there", "--if-not-exists")
+    for same in ((), ("-p", "2"), ("-c", "segment.ms=60000")):
+        done = octavo(*words, *same)
+        assert (done.code, done.err) == (ExitCode.OK, "topic there exists already\n")
+    done = octavo(*words, "-p", "3", "-c", "segment.ms=7", "-c", "retention.ms=1")
+    assert done.code == ExitCode.OK
+    assert done.err.splitlines()[1] == (
+        "warning: it was left as it is: partitions is 2, not 3; retention.ms is not set, not 1; "
+        "segment.ms is 60000, not 7"
+    )
+    assert octavo("topic", "create", "there").code == ExitCode.ERROR
+
+
 # --- consume --------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from octavo import __version__
 from octavo.cli import (
     cluster,
     consume,
+    doctor,
     export,
     ledger_list,
     ledgers,
@@ -48,6 +49,7 @@ for command in (
     processes.restart,
     processes.down,
     processes.probe,
+    doctor.doctor,
     produce.produce,
     consume.consume,
     export.export,

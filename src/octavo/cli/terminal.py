@@ -30,14 +30,14 @@ def width_of(stream: TextIO | None) -> int | None:
     return columns if columns >= _WIDTH_MIN else None
 
 
-def wrapped(text: str, stream: TextIO | None) -> str:
+def wrapped(text: str, stream: TextIO | None, indent: str = _INDENT) -> str:
     """The text as this stream's reader wants it: `fitted` to a terminal, else as it is."""
     width = width_of(stream)
-    return text if width is None else fitted(text, width)
+    return text if width is None else fitted(text, width, indent)
 
 
-def fitted(text: str, width: int) -> str:
-    """The text in lines of `width`; the second and later ones are indented.
+def fitted(text: str, width: int, indent: str = _INDENT) -> str:
+    """The text in lines of `width`; the second and later ones get `indent`.
 
     Only spaces become line ends, and none within `backquotes`: commands and paths stay whole, so
     that they can be copied.
@@ -48,7 +48,7 @@ def fitted(text: str, width: int) -> str:
     lines = textwrap.wrap(
         kept,
         width,
-        subsequent_indent=_INDENT,
+        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import Format, FormatOption, Row, emit_one, emit_rows, note
+from octavo.cli.output import Format, FormatOption, Row, count_of, emit_one, emit_rows, note
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -19,6 +19,11 @@ from octavo.cli.session import (
     parse_settings,
 )
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
+
+if TYPE_CHECKING:
+    from octavo.client.messaging.admin import TopicDescription
+
+DEFAULT_PARTITIONS = 6
 
 app = typer.Typer(help="Create, list, describe and delete topics.")
 
@@ -31,31 +36,50 @@ NewTopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 @app.command()
 def create(
     topic: NewTopicArgument,
-    partitions: Annotated[int, typer.Option("-p", "--partitions", help="How many.")] = 6,
+    partitions: Annotated[
+        int | None,
+        typer.Option("-p", "--partitions", help=f"How many. [default: {DEFAULT_PARTITIONS}]"),
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting; repeatable."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
+        bool, typer.Option("--if-not-exists", help="Succeed when it exists; say what differs.")
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
     """Create a topic."""
     settings = parse_settings(config or [], "--config")
+    count = DEFAULT_PARTITIONS if partitions is None else partitions
     with connected(bootstrap, timeout) as client:
         try:
-            client.admin.create_topic(
-                topic, partitions=partitions, config=settings, timeout=timeout
-            )
+            client.admin.create_topic(topic, partitions=count, config=settings, timeout=timeout)
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
+            found = client.admin.describe_topic(topic, timeout=timeout)
             note(f"topic {topic} exists already")
+            _say_differences(found, partitions, settings)
             return ExitCode.OK
-    note(f"created topic {topic} with {partitions} partitions")
+    note(f"created topic {topic} with {count_of(count, 'partition')}")
     return ExitCode.OK
+
+
+def _say_differences(
+    found: TopicDescription, partitions: int | None, settings: dict[str, str]
+) -> None:
+    """What was asked for and is otherwise in the topic that exists: nothing of it was changed."""
+    differing: list[str] = []
+    if partitions is not None and partitions != len(found.partitions):
+        differing.append(f"partitions is {len(found.partitions)}, not {partitions}")
+    for key, asked in sorted(settings.items()):
+        present = found.config.get(key)
+        if present != asked:
+            differing.append(f"{key} is {'not set' if present is None else present}, not {asked}")
+    if differing:
+        note(f"warning: it was left as it is: {'; '.join(differing)}")
 
 
 @app.command("list")

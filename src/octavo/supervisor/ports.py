@@ -74,12 +74,13 @@ def require_free(host: str, ports: Iterable[int]) -> None:
             )
         if reason is not None:
             raise IllegalStateError(
-                f"port {port} is taken{_by_whom(port)}",
+                f"port {port} is taken{listener(port)}",
                 hint="stop that process, choose another port with --port N, or let --port 0 choose",
             )
 
 
-def _by_whom(port: int) -> str:
+def listener(port: int) -> str:
+    """` by NAME (pid N)`, as far as this user may know; else ""."""
     try:
         listeners = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
