@@ -30,6 +30,7 @@ from octavo.runtime.errors import (
     KeyMissing,
     NoSuchLedger,
     OctavoError,
+    RetriableError,
     TopicAlreadyExists,
     UnknownOutcome,
     UnknownTopic,
@@ -169,6 +170,16 @@ class TopicAdmin:
                 versioned = found
                 if not versioned.topic.deleting:
                     versioned = await self._topics.mark_deleting(versioned)
+        try:
+            await self._remove_marked(versioned)
+        except RetriableError as error:  # whatever it says of its own step: the deletion began
+            raise UnknownOutcome(
+                f"topic {versioned.topic.name!r} is marked as deleted and its data are being "
+                f"removed, which met: {error.cause}",
+                hint="a broker finishes it by itself; look again later",
+            ) from error
+
+    async def _remove_marked(self, versioned: VersionedTopic) -> None:
         topic = versioned.topic
         await self._drop_topic(topic)
         gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
@@ -223,6 +234,12 @@ def _same_creation(found: Topic, creation_token: bytes) -> Topic:
     """`found` when this very request made it earlier and its reply was lost (M-3)."""
     if creation_token and found.creation_token == creation_token and not found.deleting:
         return found
+    if found.deleting:
+        raise TopicAlreadyExists(
+            f"topic {found.name!r} was deleted, and its data are still being removed",
+            hint="its name is free once they are; try again later",
+            topic=found.name,
+        )
     raise TopicAlreadyExists(f"topic {found.name!r} exists", topic=found.name)
 
 

@@ -461,8 +461,16 @@ class _Change:
 
     async def settle(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""
+
+        async def noted() -> T:
+            try:
+                return await attempt()
+            except UnknownOutcome:  # a broker's word: it began
+                self.unsure = True
+                raise
+
         try:
-            return await self._cluster.retrying(attempt, self.deadline.left_s())
+            return await self._cluster.retrying(noted, self.deadline.left_s())
         except UnknownOutcome:
             raise
         except RetriableError as error:  # it says nothing of an earlier attempt
