@@ -95,7 +95,8 @@ class BrokerConfig(FrozenSettings):
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)
     """Bytes of batches being written, over all connections."""
     fetch_bytes_in_flight: int = Field(default=256 * _MIB, ge=64 * _MIB)
-    """Bytes of replies not yet handed to connections, over all of them."""
+    """Bytes of replies not yet handed to connections, over all of them; each reply counts twice:
+    it is in memory as read and as a message."""
     fetch_max_bytes: int = Field(default=52_428_800, ge=_MIB)
     """Most that a client may ask for in one fetch."""
     fetch_reply_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
