@@ -58,7 +58,10 @@ def up(
     start_timeout: Annotated[float, typer.Option(help="Seconds to wait for each server.")] = 60.0,
     control: Annotated[bool, typer.Option("--control", hidden=True)] = False,
 ) -> int:
-    """Start a cluster on this machine; Ctrl-C stops it, its data stays."""
+    """Start a cluster on this machine.
+
+    Ctrl-C stops it, its data stays.
+    """
     # Imported here: other commands do not need the process table.
     from octavo.supervisor.cluster_file import read_cluster_file
 

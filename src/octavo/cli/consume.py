@@ -89,7 +89,10 @@ def consume(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Print records; without --follow it stops at the end of the topic as it is now."""
+    """Print the records of a topic.
+
+    Without --follow it stops at the end of the topic as it is now.
+    """
     now_ms = time.time_ns() // 1_000_000
     begin = _begin(start, tail, now_ms)
     stop = None if until is None else _stop(until, now_ms, follow=follow)

@@ -54,9 +54,9 @@ def doctor(
         float, typer.Option("--timeout", help="Seconds for each step to the cluster.", min=0.1)
     ] = DOCTOR_TIMEOUT_S,
 ) -> int:
-    """Check this machine and the way to the cluster. Exit code 0, 1 or 5.
+    """Check this machine and the way to the cluster.
 
-    1: something of this machine fails; 5: only the cluster does. Warnings alone are 0.
+    Exit code 1: something of this machine fails; 5: only the cluster does. Warnings alone are 0.
     """
     # Imported here: loads the process table, and the SDK at its last steps.
     from octavo.cli.checkup import checks

@@ -38,10 +38,10 @@ def export(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Copy closed ledgers to files; run again, it adds only what is new.
+    """Copy closed ledgers to Arrow or Parquet files.
 
-    Files that are gone or damaged are written again while their ledgers live. Ends with exit code 1
-    and names the files when some cannot be.
+    Run again, it adds only what is new. Files that are gone or damaged are written again while
+    their ledgers live. Ends with exit code 1 and names the files when some cannot be.
     """
     # Imported here: loads Arrow.
     from octavo.runtime.errors import StorageFailed

@@ -29,7 +29,10 @@ _TABLE_COLUMNS = ("name", "pid", "address", "state")
 
 
 def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE) -> int:
-    """Show the processes of a cluster here. Exit code 5 unless all are ready."""
+    """Show the processes of a cluster on this machine.
+
+    Exit code 5 unless all are ready.
+    """
     cluster = require_cluster(data)
     alive = cluster.supervisor_alive()
     seen = asyncio.run(_look(cluster, data.absolute())) if alive else {}
@@ -113,10 +116,10 @@ def restart(
         float, typer.Option(help="Seconds to wait until it serves again.", min=1)
     ] = RESTART_TIMEOUT_S,
 ) -> int:
-    """Stop one process in good order and start it again; returns when it serves.
+    """Stop one process in good order and start it again.
 
-    One that is down is started. A bookie without which records could not be acknowledged is left
-    alone without --force.
+    Returns when it serves. One that is down is started. A bookie without which records could not
+    be acknowledged is left alone without --force.
     """
     # Imported here: loads the process table.
     from octavo.supervisor.control import ask
@@ -176,7 +179,10 @@ def probe(
         float, typer.Option(help="Seconds to wait.", min=PROBE_TIMEOUT_MIN_S)
     ] = PROBE_TIMEOUT_S,
 ) -> int:
-    """Ask one server whether it is ready. Exit code 0 or 5, for health checks."""
+    """Ask one server whether it is ready: exit code 0 or 5.
+
+    For health checks of containers.
+    """
     return probe_server(address, timeout)
 
 
@@ -184,7 +190,7 @@ def down(
     data: DataOption = DEFAULT_DATA,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=1)] = DOWN_TIMEOUT_S,
 ) -> int:
-    """Stop the cluster in a data folder; its data stays."""
+    """Stop the cluster in a data folder. Its data stays."""
     # Imported here: see `up`.
     import psutil
 

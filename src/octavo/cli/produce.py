@@ -96,7 +96,10 @@ def produce(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Send each line of standard input as a record; returns when all are acknowledged."""
+    """Send each line of standard input as a record.
+
+    Returns when all are acknowledged.
+    """
     delimiter = None if key_delimiter is None else unescaped(key_delimiter)
     split = _splitter(key_json, key, delimiter, empty_is_null=empty_is_null)
     headers = list(_headers(header or []))
