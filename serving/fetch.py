@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.proto import broker_pb2 as pb
+from octavo.proto.batch import MAX_BATCH_BYTES
 from octavo.proto.errors import to_wire
 from octavo.proto.fetch_wire import PartitionReply, encode_reply
 from octavo.runtime.checksum import Buffer
@@ -113,15 +114,20 @@ class Fetcher:
                 shell.unwatch(self._look.set)
         await self._prove_ends(slots)
         size_bytes = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
-        reserved = size_bytes * COPIES_IN_FLIGHT
+        largest = max((slot.available for slot in slots), default=0)
+        # One batch is read however small the limits are (F2).
+        reserved = max(size_bytes, min(largest, MAX_BATCH_BYTES)) * COPIES_IN_FLIGHT
         await self._budget.take(reserved)
         try:
             partitions = await self._read(slots, max_bytes)
         except BaseException:
             self._budget.release(reserved)
             raise
+        held = COPIES_IN_FLIGHT * sum(len(batch) for one in partitions for batch in one.batches)
+        self._budget.charge(held)
+        self._budget.release(reserved)
         message = encode_reply(request.correlation, partitions)
-        return FetchResult(message, self._budget, reserved)
+        return FetchResult(message, self._budget, held)
 
     def _check(self, request: pb.FetchRequest) -> None:
         count = len(request.partitions)
