@@ -352,7 +352,7 @@ class AsyncAdmin:
     async def list_offsets(
         self,
         topic: str,
-        at: str | int | datetime = "latest",
+        at: Literal["earliest", "latest"] | int | datetime = "latest",
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> dict[int, int | None]:

@@ -421,7 +421,7 @@ class Admin:
     def list_offsets(
         self,
         topic: str,
-        at: str | int | datetime = "latest",
+        at: Literal["earliest", "latest"] | int | datetime = "latest",
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> dict[int, int | None]:

@@ -233,6 +233,7 @@ def names(client: Client, producer: Producer, reader: Reader, consumer: Consumer
     client.producr()  # misuse
     client.admin.create_topic(b"orders")  # misuse
     client.admin.create_topic("orders", partitions="6")  # misuse
+    client.admin.list_offsets("orders", "newest")  # misuse
     reader.read_to_ende()  # misuse
     consumer.seek("orders", 5)  # misuse
     consumer.poll(max_record=5)  # misuse
