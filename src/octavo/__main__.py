@@ -20,7 +20,7 @@ def main() -> None:
         from octavo.cli.program import run
     except ModuleNotFoundError as error:
         sys.exit(report(error))
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, UnicodeError) as error:
         sys.exit(report(error))
     sys.exit(run(sys.argv[1:]))
 

@@ -61,7 +61,7 @@ def octavo(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         code = run(words)
         out, err = capsysbinary.readouterr()
-        return Done(code, out, err.decode())
+        return Done(code, out, err.decode("utf-8", "surrogateescape"))
 
     return call
 
@@ -218,6 +218,52 @@ def test_if_not_exists_says_what_differs(octavo: Octavo, fake: FakeClusterThread
         "segment.ms is 60000, not 7"
     )
     assert octavo("topic", "create", "there").code == ExitCode.ERROR
+
+
+NO_TEXT = "x\udcff\u20ac"
+"""An argument as Python gives bytes that are no text."""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topic create X",
+        "topic describe X",
+        "topic delete X --yes",
+        "consume X",
+        "consume t -f X",
+        "consume t --from X",
+        "produce X",
+        "produce t -k X",
+        "produce t -K X --on-error skip",
+        "produce t --file X",
+        "produce t -X X=1",
+        "export X --to LAKE",
+        "ledger list --topic X",
+        "ledger show X",
+        "topic list -b X:1",
+        "cluster health -b X:1",
+        "status --data X",
+        "down --data X",
+        "logs X --data X",
+        "restart X --data X",
+        "up --data X",
+        "probe X:1",
+        "X",
+    ],
+)
+def test_arguments_that_are_no_text_are_refused_in_words(
+    octavo: Octavo, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("X", NO_TEXT) if word != "-X" else word for word in line.split()]
+    done = octavo(*words, data=b"{}\n")
+    assert done.code in (ExitCode.OK, ExitCode.ERROR, ExitCode.USAGE, ExitCode.NOT_FOUND), done.err
+    assert "Traceback" not in done.err
+    assert "unexpected" not in done.err
+    assert "codec" not in done.err
+    if done.code == ExitCode.OK:
+        assert line in ("produce t -K X --on-error skip", "produce t -k X")
 
 
 # --- consume --------------------------------------------------------------------------------------

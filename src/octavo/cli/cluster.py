@@ -66,6 +66,7 @@ def up(
     from octavo.supervisor.cluster_file import read_cluster_file
 
     data = data.absolute()
+    str(data).encode()  # databases below it take text only: UnicodeEncodeError says so at once
     before = read_cluster_file(data)
     spec = ClusterSpec(
         data_dir=data,

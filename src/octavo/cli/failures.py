@@ -13,6 +13,7 @@ from octavo.runtime import errors
 from octavo.runtime.system_errors import explained
 
 TRACE_VARIABLE = "OCTAVO_TRACE"
+NO_TEXT_HINT = "write it in UTF-8; where the locale is not UTF-8, set LC_ALL=C.UTF-8"
 
 
 class ExitCode(enum.IntEnum):
@@ -38,6 +39,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.InvalidPartitions, ExitCode.USAGE),
     (errors.InvalidReplicationFactor, ExitCode.USAGE),
     (errors.InvalidConfig, ExitCode.USAGE),
+    (UnicodeEncodeError, ExitCode.USAGE),
     (errors.UnknownTopic, ExitCode.NOT_FOUND),
     (errors.OffsetOutOfRange, ExitCode.NOT_FOUND),
     (errors.InvalidPartition, ExitCode.NOT_FOUND),
@@ -100,6 +102,8 @@ def report(error: BaseException) -> ExitCode:
             say_error(str(error) or "it took too long", "give it more time with --timeout")
         else:
             say_error(*explained(error))
+    elif isinstance(error, UnicodeEncodeError):  # an argument whose bytes are no text (PEP 383)
+        say_error(f"{error.object!r} is no UTF-8 text", NO_TEXT_HINT)
     elif isinstance(error, ValueError):
         say_error(str(error) or type(error).__name__, "see the command's --help")
     else:
