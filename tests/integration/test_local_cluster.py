@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -171,6 +172,34 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
             assert read(copy.bootstrap_servers, "t") == list(range(10))
         assert {entry.state for entry in first.processes.values()} == {"ready"}
         assert read(first.bootstrap_servers, "t") == list(range(10))
+
+
+def test_a_plain_start_keeps_the_addresses(tmp_path: pathlib.Path) -> None:
+    """Of a cluster on free ports, too; another --port is said."""
+
+    def octavo(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "octavo", *words, "--data", str(tmp_path / "c")]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90)
+
+    def address() -> str:
+        return str(json.loads((tmp_path / "c" / "cluster.json").read_text())["bootstrap_servers"])
+
+    try:
+        octavo("up", "--port", "0", "--bookies", "1", "--detach")
+        first = address()
+        octavo("down")
+        assert "before" not in octavo("up", "--detach").stderr
+        assert address() == first
+        octavo("down")
+        port = ports.choose_free("127.0.0.1", set(), SystemEntropy())
+        said = octavo("up", "--port", str(port), "--detach").stderr
+        assert f"the brokers were at {first} before" in said
+        assert address() == f"127.0.0.1:{port}"
+        octavo("down")
+        octavo("up", "--detach")
+        assert address() == f"127.0.0.1:{port}"
+    finally:
+        octavo("down")
 
 
 def test_an_older_copy_of_the_metadata_put_back_is_refused(tmp_path: pathlib.Path) -> None:

@@ -43,8 +43,12 @@ def up(
     ] = None,
     data: DataOption = DEFAULT_DATA,
     port: Annotated[
-        int, typer.Option(help="Port of the first broker; 0 takes free ports and keeps them.")
-    ] = DEFAULT_PORT,
+        int | None,
+        typer.Option(
+            help="Port of the first broker; 0 takes free ports and keeps them. "
+            f"[default: {DEFAULT_PORT}, or as before]"
+        ),
+    ] = None,
     metadata: Annotated[
         str, typer.Option(help="Metadata store: embedded, or zk://host:2181/octavo.")
     ] = EMBEDDED,
@@ -72,13 +76,15 @@ def up(
         data_dir=data,
         bookies=_first(bookies, before.bookies if before else None, DEFAULT_BOOKIES),
         brokers=_first(brokers, before.brokers if before else None, DEFAULT_BROKERS),
-        port=port,
+        port=_first(port, before.port if before else None, DEFAULT_PORT),
         metadata=metadata,
         bookie_settings=parse_settings(bookie_set or [], "--bookie-set"),
         broker_settings=parse_settings(broker_set or [], "--broker-set"),
         start_timeout_s=start_timeout,
     )
     spec.validate()
+    if before is not None and spec.port != before.port:
+        note(f"--port {spec.port}: the brokers were at {before.bootstrap_servers} before")
     return _detached(spec) if detach else _serve(spec, control=control)
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from octavo.runtime.errors import ConfigError
 from octavo.runtime.system_errors import naming
-from octavo.supervisor.spec import Role, is_child_name
+from octavo.supervisor.spec import DEFAULT_PORT, Role, is_child_name
 
 FILE_NAME = "cluster.json"
 FORMAT_VERSION = 2
@@ -60,6 +60,8 @@ class ClusterFile:
     brokers: int
     folder: str
     """`folder_identity` of the folder that the file was written for."""
+    port: int = DEFAULT_PORT
+    """What `--port` was: a later start that is given none takes it."""
     version: int = FORMAT_VERSION
 
     def child(self, name: str) -> ProcessEntry | None:
@@ -161,6 +163,7 @@ def _parse(raw: object) -> ClusterFile:
         bookies=_typed(fields, "bookies", int),
         brokers=_typed(fields, "brokers", int),
         folder=_typed(fields, "folder", str),
+        port=_typed({"port": DEFAULT_PORT, **fields}, "port", int),
     )
 
 

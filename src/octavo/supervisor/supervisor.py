@@ -97,6 +97,7 @@ class Supervisor:
             bookies=self._spec.bookies,
             brokers=self._spec.brokers,
             folder=folder_identity(self._spec.data_dir),
+            port=self._spec.port,
         )
 
     async def start(self) -> None:
