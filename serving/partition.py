@@ -272,7 +272,7 @@ class PartitionShell:
         if live >= self._quorum.ack:
             return None
         return NotEnoughReplicas(
-            f"{live} bookies live, {self._quorum.ack} must acknowledge", live_bookies=live
+            f"{live} bookies take records, {self._quorum.ack} must acknowledge", live_bookies=live
         )
 
     def _flush(self, opened: OpenSegment) -> None:

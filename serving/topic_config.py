@@ -152,11 +152,15 @@ def _check_quorum(settings: TopicSettings) -> None:
 
 
 def check_replication(settings: TopicSettings, live_bookies: int) -> None:
-    """F051: a topic cannot ask for more copies than bookies live; InvalidReplicationFactor."""
+    """F051: a topic cannot ask for more copies than there are bookies that take records (live and
+    not read-only); InvalidReplicationFactor.
+    """
     if settings.replication_factor > live_bookies:
         raise InvalidReplicationFactor(
-            f"replication.factor={settings.replication_factor}, but {live_bookies} bookies live",
-            hint="start more bookies or ask for fewer copies",
+            f"replication.factor={settings.replication_factor}, but {live_bookies} bookies are "
+            "there that take records",
+            hint="`octavo cluster health` names those that are read-only (a full disk); start more "
+            "bookies, make room, or ask for fewer copies",
             live_bookies=live_bookies,
         )
 

@@ -31,6 +31,15 @@ def test_nothing_is_claimed_about_copies_that_nobody_counted() -> None:
     )
 
 
+def test_read_only_bookies_are_named() -> None:
+    bookies = tuple(
+        replace(one, state="ro") if one.bookie_id == "bookie-1" else one for one in FINE.bookies
+    )
+    healthy, sentence = judge(replace(FINE, bookies=bookies))
+    assert healthy
+    assert "1 read-only bookie: bookie-1" in sentence
+
+
 def test_short_segments_are_said_with_what_was_looked_at() -> None:
     healthy, sentence = judge(replace(FINE, short_segments=2))
     assert healthy
