@@ -174,6 +174,16 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
         assert read(first.bootstrap_servers, "t") == list(range(10))
 
 
+def test_a_folder_put_in_the_place_of_the_clusters_is_left_alone(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "c"
+    with LocalCluster(bookies=1, data=folder) as cluster:
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        cluster.stop()
+    assert list(folder.iterdir()) == []
+    assert (tmp_path / "moved" / "cluster.json").exists()
+
+
 def test_a_plain_start_keeps_the_addresses(tmp_path: pathlib.Path) -> None:
     """Of a cluster on free ports, too; another --port is said."""
 

@@ -7,6 +7,7 @@ down. It says so, goes on with the rest, and starts the child again when asked.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, NamedTuple
@@ -76,6 +77,8 @@ class Supervisor:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._metadata: EmbeddedMetadataServer | None = None
         self._layout: layout.Layout | None = None
+        self._folder = ""
+        """Identity of the data folder: one put in its place later is somebody else's."""
         self._starting = True
         self._stopping = False
         self._restarting: set[str] = set()
@@ -96,7 +99,7 @@ class Supervisor:
             children=tuple(child.entry() for child in self._children.values()),
             bookies=self._spec.bookies,
             brokers=self._spec.brokers,
-            folder=folder_identity(self._spec.data_dir),
+            folder=self._folder,
             port=self._spec.port,
         )
 
@@ -109,6 +112,7 @@ class Supervisor:
         """
         self._spec.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
+        self._folder = folder_identity(self._spec.data_dir)
         try:
             old = read_cluster_file(self._spec.data_dir)
             if old is not None:
@@ -309,6 +313,8 @@ class Supervisor:
         self._lock.release()
 
     def _write_file(self) -> None:
+        if folder_identity(self._spec.data_dir) != self._folder:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self._spec.data_dir))
         write_cluster_file(self._spec.data_dir, self.cluster)
 
     def _write_file_or_say(self) -> None:
