@@ -466,6 +466,17 @@ class FakeBroker(BrokerServicer):
         )
 
 
+async def _drained() -> None:
+    """Connections that were aborted in the last turns of a loop are closed by its next ones."""
+    me = asyncio.current_task()
+    left = [task for task in asyncio.all_tasks() if task is not me]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 class FakeClusterThread:
     """A FakeCluster on its own loop thread; `call` runs test code there."""
 
@@ -499,4 +510,5 @@ class FakeClusterThread:
         self._await(self.cluster.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.run_until_complete(_drained())
         self._loop.close()

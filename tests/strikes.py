@@ -26,6 +26,10 @@ def _looks(code: CodeType) -> dict[int, bool]:
     }
 
 
+CALLED_BY_COLLECTIONS = ("Section.__init__.<locals>.<lambda>",)
+"""Callbacks of weak references: what they raise is told to nobody, so there is nothing to learn."""
+
+
 class Strikes:
     """Use as a context manager around the code; it traces the calling thread only."""
 
@@ -59,6 +63,8 @@ class Strikes:
 
     def _global(self, frame: FrameType, event: str, _: object) -> LocalTrace | None:
         if frame.f_code.co_filename not in self._files or self.struck:
+            return None
+        if frame.f_code.co_qualname in CALLED_BY_COLLECTIONS:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         looks = self._codes.get(frame.f_code)

@@ -38,6 +38,9 @@ class TcpProxy:
             await self._server.wait_closed()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for writer in list(self._writers):
+            with suppress(OSError):
+                await writer.wait_closed()
 
     def hold_replies(self) -> None:
         """From now on nothing the server says arrives, while requests still do."""
@@ -81,9 +84,14 @@ class TcpProxy:
             writer.transport.abort()
             return
         self._writers.add(up_writer)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._pump(reader, up_writer, link, replies=False))
-            group.create_task(self._pump(up_reader, writer, link, replies=True))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, up_writer, link, replies=False))
+                group.create_task(self._pump(up_reader, writer, link, replies=True))
+        finally:
+            for end in (writer, up_writer):
+                end.transport.abort()
+                self._writers.discard(end)
 
     async def _pump(
         self,
