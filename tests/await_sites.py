@@ -3,7 +3,8 @@
 Every task that a run starts is watched: each time one of its coroutines is resumed is a step. A
 step's site is the chain of awaits that the task waits in, outermost first, so the same request is
 another site when another part waits for it. At the step asked for, a fault acts: it may do
-something to the world, and may raise in the place of what the await would have given.
+something to the world, and may raise in the place of what the await would have given. It acts as
+the task goes on, or, if asked to, already as it begins to wait there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextvars
+import gc
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
@@ -37,13 +39,22 @@ class Watch:
     """One run: what its tasks await, and at which step the fault acts."""
 
     def __init__(
-        self, files: Collection[str], at: Step | None = None, fault: Fault | None = None
+        self,
+        files: Collection[str],
+        at: Step | None = None,
+        fault: Fault | None = None,
+        *,
+        waiting: bool = False,
     ) -> None:
         self.files = files
         self.at = at
         self.fault = fault
         self.seen: Counter[Site] = Counter()
+        self.waiting = waiting
+        """The fault acts as the wait before the step begins; what it returns is of no matter."""
         self.struck = False
+        self.struck_task = ""
+        """Name of the task that was struck."""
         self.cancels = False
         """The fault cancels the task that goes on."""
         self.tasks: list[asyncio.Task[Any]] = []
@@ -58,9 +69,20 @@ class Watch:
         """A task goes on; what to raise there."""
         site = site_of(coro, self.files)
         self.seen[site] += 1
-        if self.struck or self.fault is None or self.at != (site, self.seen[site]):
+        return None if self.waiting else self._strike(Step(site, self.seen[site]))
+
+    def waits(self, coro: Awaitable[object]) -> None:
+        """A task begins to wait."""
+        if self.waiting and not self.struck:
+            site = site_of(coro, self.files)
+            self._strike(Step(site, self.seen[site] + 1))
+
+    def _strike(self, step: Step) -> BaseException | None:
+        if self.struck or self.fault is None or self.at != step:
             return None
-        self.struck = True
+        task = asyncio.current_task()
+        assert task is not None
+        self.struck, self.struck_task = True, task.get_name()
         return self.fault()
 
 
@@ -68,11 +90,22 @@ def site_of(coro: object, files: Collection[str]) -> Site:
     """Where a suspended coroutine is, as far as it is in `files`."""
     places: list[Place] = []
     while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
+        if type(coro).__name__ in _UNNAMED:
+            coro = next(
+                (held for held in gc.get_referents(coro) if hasattr(held, "ag_frame")), None
+            )
+            continue
+        frame = next((found for name in _FRAMES if (found := getattr(coro, name, None))), None)
         if frame is not None and frame.f_code.co_filename in files:
             places.append((frame.f_code.co_filename, frame.f_lineno))
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+        coro = next((found for name in _INNER if (found := getattr(coro, name, None))), None)
     return tuple(places)
+
+
+_FRAMES = ("cr_frame", "ag_frame", "gi_frame")
+_INNER = ("cr_await", "ag_await", "gi_yieldfrom")
+_UNNAMED = ("async_generator_asend", "async_generator_athrow")
+"""Steps of an async generator, which have no attribute that leads to it."""
 
 
 def task_factory(
@@ -114,7 +147,9 @@ class _Watched:
                 waited = inner.send(value) if error is None else inner.throw(error)
             except StopIteration as done:
                 return done.value
-            value, error = None, None
+            finally:
+                value, error = None, None  # an error kept here would keep this frame, and itself
+            self._watch.waits(self._coro)
             try:
                 value = yield waited
             except BaseException as thrown:  # noqa: BLE001  handed on to the coroutine

@@ -39,6 +39,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
 ]
 _FETCH_LOOK_S = 0.5
@@ -156,6 +157,8 @@ class FakeBroker(BrokerServicer):
         self.produce_messages = 0
         self.produce_batches = 0
         self.fetch_requests = 0
+        self.fetch_streams = 0
+        """Open right now."""
         self.metadata_requests = 0
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
@@ -255,32 +258,39 @@ class FakeBroker(BrokerServicer):
         request_iterator: AsyncIterator[pb.FetchRequest],
         context: grpc.aio.ServicerContext[pb.FetchRequest, pb.FetchReply],
     ) -> AsyncIterator[pb.FetchReply]:
-        async for request in request_iterator:
-            self.fetch_requests += 1
-            deadline = self.cluster.clock.monotonic() + request.max_wait_ms / 1000
-            while True:
-                changed = self._changed
-                parts = [self._fetch(part) for part in request.partitions]
-                size = sum(len(batch) for part in parts for batch in part.batches)
-                moved = any(
-                    part.next_offset > asked.offset
-                    for part, asked in zip(parts, request.partitions, strict=True)
-                )
-                error = any(part.HasField("error") for part in parts)
-                left = deadline - self.cluster.clock.monotonic()
-                if size >= request.min_bytes or moved or error or left <= 0:
-                    break
-                try:
-                    await asyncio.wait_for(changed.wait(), left)
-                except TimeoutError:
-                    continue
-            if size and self.faults.corrupt_fetches:
-                self.faults.corrupt_fetches -= 1
-                part = next(part for part in parts if part.batches)
-                damaged = bytearray(part.batches[0])
-                damaged[-1] ^= 0x55
-                part.batches[0] = bytes(damaged)
-            yield pb.FetchReply(correlation=request.correlation, partitions=parts)
+        self.fetch_streams += 1
+        try:
+            async for request in request_iterator:
+                yield await self._fetched(request)
+        finally:
+            self.fetch_streams -= 1
+
+    async def _fetched(self, request: pb.FetchRequest) -> pb.FetchReply:
+        self.fetch_requests += 1
+        deadline = self.cluster.clock.monotonic() + request.max_wait_ms / 1000
+        while True:
+            changed = self._changed
+            parts = [self._fetch(part) for part in request.partitions]
+            size = sum(len(batch) for part in parts for batch in part.batches)
+            moved = any(
+                part.next_offset > asked.offset
+                for part, asked in zip(parts, request.partitions, strict=True)
+            )
+            error = any(part.HasField("error") for part in parts)
+            left = deadline - self.cluster.clock.monotonic()
+            if size >= request.min_bytes or moved or error or left <= 0:
+                break
+            try:
+                await asyncio.wait_for(changed.wait(), left)
+            except TimeoutError:
+                continue
+        if size and self.faults.corrupt_fetches:
+            self.faults.corrupt_fetches -= 1
+            part = next(part for part in parts if part.batches)
+            damaged = bytearray(part.batches[0])
+            damaged[-1] ^= 0x55
+            part.batches[0] = bytes(damaged)
+        return pb.FetchReply(correlation=request.correlation, partitions=parts)
 
     def _fetch(self, part: pb.FetchPartition) -> pb.FetchedPartition:
         out = pb.FetchedPartition(topic=part.topic, partition=part.partition)
@@ -485,11 +495,12 @@ class FakeClusterThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.cluster = self.call(lambda: FakeCluster(brokers))
-        self._await(self.cluster.start())
+        self.run(self.cluster.start())
         self.bootstrap = self.cluster.bootstrap
 
-    def _await(self, coro: Coroutine[object, object, None]) -> None:
-        self.submit(coro).result(30)
+    def run(self, coro: Coroutine[object, object, T]) -> T:
+        """Run a coroutine there and wait for it."""
+        return self.submit(coro).result(30)
 
     def submit(self, coro: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine there."""
@@ -503,12 +514,12 @@ class FakeClusterThread:
 
     def restart(self, index: int = 0) -> None:
         broker = self.cluster.brokers[index]
-        self._await(broker.stop())
-        self._await(broker.start())
+        self.run(broker.stop())
+        self.run(broker.start())
 
     def stop(self) -> None:
-        self._await(self.cluster.stop())
+        self.run(self.cluster.stop())
+        self.run(_drained())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        self._loop.run_until_complete(_drained())
         self._loop.close()

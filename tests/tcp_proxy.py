@@ -46,6 +46,11 @@ class TcpProxy:
         """From now on nothing the server says arrives, while requests still do."""
         self._replies_flow.clear()
 
+    @property
+    def connections(self) -> int:
+        """How many ends are open, two for each connection."""
+        return len(self._writers)
+
     def fall_silent(self, *, frozen: bool) -> None:
         """From now on nothing passes on the present connections, in either direction, and none of
         them ends. New ones work (a half-open link), unless the server is `frozen`: they are made,
@@ -110,6 +115,7 @@ class TcpProxy:
                     break
                 writer.write(data)
                 await writer.drain()
+        await link.wait()  # a silent link does not even tell that one side left
         writer.transport.abort()
         self._writers.discard(writer)
 

@@ -147,10 +147,12 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection. Calls under way in other tasks end with IllegalStateError."""
         self._closed = True
-        await self.tasks.close()
-        channels, self._channels = self._channels, {}
-        for channel, _ in channels.values():
-            await channel.close()
+        try:
+            await self.tasks.close()
+        finally:  # also when it is cancelled; closing a channel waits for nothing
+            channels, self._channels = self._channels, {}
+            for channel, _ in channels.values():
+                await channel.close()
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -362,7 +364,9 @@ class Cluster:
             missing = self._ownerless(name)
             while missing and self._watchers:
                 some = missing[:COMPLETE_LOOKUPS]
-                await asyncio.gather(*(self._cause_owner(name, number) for number in some))
+                async with asyncio.TaskGroup() as group:
+                    for number in some:
+                        group.create_task(self._cause_owner(name, number))
                 await self.refresh_quietly(name)  # whoever took one took its whole bundle
                 missing = self._ownerless(name)
                 if set(missing) >= set(some):

@@ -25,6 +25,7 @@ from octavo.client.messaging.offsets import EARLIEST, LATEST, Edge, list_edges
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline, check_timeout
 from octavo.runtime.errors import (
+    BrokerUnavailable,
     IllegalStateError,
     InvalidPartition,
     OctavoError,
@@ -109,6 +110,8 @@ class AsyncConsumer:
             return False
         if self._opening is task:
             self._opening = None
+        if task.cancelled():  # by who cancels all tasks; the next call begins anew
+            raise BrokerUnavailable("beginning to read was cancelled")
         if (error := task.result()) is not None:
             raise error
         return True
@@ -125,9 +128,9 @@ class AsyncConsumer:
         """Assign what was asked for when the consumer was made, unless assign() was called."""
         wanted = await self._all_partitions(deadline)
         if not self._assigned:
-            self._assigned = True
             fetcher.follow(self._topics)
             fetcher.assign(wanted)
+            self._assigned = True
 
     async def _all_partitions(self, deadline: Deadline) -> list[TopicPartition]:
         if not self._topics:
@@ -362,7 +365,7 @@ class AsyncConsumer:
             return None
         try:
             return arrow_functions().to_record_batch(taken)
-        except OctavoError:
+        except BaseException:
             self.untake_arrow(taken)
             raise
 
@@ -438,4 +441,6 @@ class AsyncConsumer:
     async def __anext__(self) -> Record:
         if not self.handout.ready and not await self.refill():
             raise StopAsyncIteration
-        return self.handout.ready.popleft()
+        record = self.handout.ready[0]
+        del self.handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
+        return record

@@ -184,6 +184,11 @@ class FetchCore:
         reading.buffered_bytes = 0
         reading.buffer.clear()
 
+    def release(self) -> None:
+        """Nothing is handed out any more: free the buffers."""
+        for reading in self.readings.values():
+            self._clear(reading)
+
     # --- asking ---------------------------------------------------------------------------------
 
     def _wants(self, reading: Reading, now_s: float) -> bool:
@@ -270,6 +275,19 @@ class FetchCore:
                 reading.failures += 1
                 reading.owner = ""
                 reading.retry_at_s = retry_at_s
+
+    @staticmethod
+    def give_back(plan: Plan) -> None:
+        """A request was ended before its reply: its partitions may be asked for again."""
+        for reading, _, generation in plan.asks:
+            if reading.generation == generation:
+                reading.asked = False
+
+    def give_back_all(self, owner: str) -> None:
+        """The stream to this broker is gone, with whatever was asked there."""
+        for reading in self.readings.values():
+            if reading.owner == owner:
+                reading.asked = False
 
     def broken(self, owner: str, error: OctavoError) -> None:
         """Asking this broker met a fault of our own: every partition there says so at poll()."""

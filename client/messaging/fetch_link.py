@@ -30,6 +30,8 @@ class FetchLink:
         self.interrupted = False
         """Whether the last exchange was ended by `interrupt`."""
         self._cluster = cluster
+        self.tasks: list[asyncio.Task[object]] = []
+        """Those that work on this stream."""
         self.progress = ProgressClock()
         self._silent: OctavoError | None = None
         """Why the exchange under way was given up."""
@@ -60,6 +62,16 @@ class FetchLink:
         call, self._call = self._call, None
         if call is not None:
             call.cancel()
+
+    def end(self) -> None:
+        """Close the stream for ever, with the tasks that work on it.
+
+        A cancelled task keeps its frames, and they this link and its call: forget it.
+        """
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            task.cancel()
+        self.drop()
 
     async def exchange(self, request: pb.FetchRequest, limit_s: float, long_poll_s: float) -> bytes:
         """Write one request and read its reply; OctavoError and a dropped stream on failure.

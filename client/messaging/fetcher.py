@@ -8,18 +8,21 @@ after which the task goes on: none of them ends unseen.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from octavo.client.messaging.cluster import Cluster
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
 from octavo.client.messaging.fetch_link import FetchLink
+from octavo.client.messaging.lost_tasks import LostTasks
 from octavo.client.messaging.offsets import EARLIEST, LATEST, list_edges, list_offsets
 from octavo.client.messaging.progress import until_silent
+from octavo.client.messaging.reading_errors import beyond_the_end, our_fault
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.topic_lives import TopicView, created_again
+from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
 from octavo.proto.fetch_wire import PartitionReply, decode_reply
@@ -29,7 +32,6 @@ from octavo.runtime.errors import (
     IllegalStateError,
     InconsistentTopicId,
     InvalidRequest,
-    InvariantViolation,
     LogTruncated,
     NoOffsetForPartition,
     OctavoError,
@@ -37,9 +39,8 @@ from octavo.runtime.errors import (
     RequestTimedOut,
 )
 from octavo.runtime.retry import Backoff
-from octavo.runtime.tasks import TaskOwner
 
-_log = logging.getLogger("octavo.client")
+_log = ClientLog("octavo.client")
 
 ABOVE_END_ATTEMPTS = 3
 """F5: a position above the end is asked about this often before it counts as truncated."""
@@ -69,11 +70,11 @@ class Fetcher:
         self._cluster = cluster
         self._config = config
         self._reset = parse_reset(config.auto_offset_reset)
-        self._tasks = TaskOwner("octavo-fetcher")
         self._owners: dict[str, FetchLink] = {}
         self._ranging: set[TopicPartition] = set()
         """Partitions whose range is being asked for (F5)."""
         self._data = asyncio.Event()
+        self._tasks = LostTasks("octavo-fetcher", self._data.set)
         self._correlation = 0
         self._closed = False
         self._followed: dict[str, str | int] = {}
@@ -86,34 +87,39 @@ class Fetcher:
             self._unwatch()
         self._closed = True
         self._data.set()
-        await self._tasks.close()
-        for owner in self._owners.values():
-            owner.drop()
+        try:
+            await self._tasks.close()
+        finally:  # also when it is cancelled
+            for owner in self._owners.values():
+                owner.end()
+            self.core.release()
 
     def spawn(self, coro: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
         """Start a task that ends with the fetcher."""
-        return self._tasks.spawn(coro, name=name)
+        return self._tasks.spawn(coro, name)
 
     def _background(
-        self, coro: Coroutine[object, object, object], marks: list[Mark], what: str
+        self,
+        body: Callable[[], Coroutine[object, object, object]],
+        marks: list[Mark],
+        what: str,
+        again: Callable[[], None],
     ) -> None:
         """Start a task for these readings; after close() nothing is started any more."""
-        if self._closed:
-            coro.close()
-        else:
-            self._tasks.spawn(self._guarded(coro, marks, what), name=what)
+        if not self._closed:
+            self._tasks.start(self._guarded(body, marks, what), what, again)
 
     async def _guarded(
-        self, coro: Coroutine[object, object, object], marks: list[Mark], what: str
+        self, body: Callable[[], Coroutine[object, object, object]], marks: list[Mark], what: str
     ) -> None:
         """Run a task's body; what it should never raise is raised by poll() all the same."""
         try:
-            await coro
+            await body()
         except Exception as error:  # noqa: BLE001 - poll() raises it
             _log.exception("%s failed", what)
             for reading, generation in marks:
                 if reading.generation == generation:
-                    reading.error = _our_fault(what, error)
+                    reading.error = our_fault(what, error)
                     reading.retry_at_s = 0.0  # the error itself holds it back until poll()
             self._data.set()
 
@@ -174,8 +180,12 @@ class Fetcher:
 
     def _resolve(self, readings: list[Reading], policy: str | int) -> None:
         """Start looking up positions; chosen once and then fixed (F6)."""
-        marks = [(reading, reading.generation) for reading in readings]
-        self._background(self._look_up(marks, policy), marks, "looking up positions")
+        self._look_up_soon([(reading, reading.generation) for reading in readings], policy)
+
+    def _look_up_soon(self, marks: list[Mark], policy: str | int) -> None:
+        again = partial(self._look_up_soon, marks, policy)
+        body = partial(self._look_up, marks, policy)
+        self._background(body, marks, "looking up positions", again)
 
     async def _look_up(self, marks: list[Mark], policy: str | int) -> None:
         backoff = self._cluster.backoff()
@@ -191,7 +201,7 @@ class Fetcher:
                 failure = error
             except Exception as error:  # noqa: BLE001 - poll() raises it
                 _log.exception("looking up positions")
-                failure = _our_fault("looking up positions", error)
+                failure = our_fault("looking up positions", error)
             for reading, generation in marks:
                 if reading.generation == generation:
                     reading.error = failure
@@ -242,7 +252,7 @@ class Fetcher:
     async def resolved(self, wanted: list[TopicPartition], deadline: Deadline) -> None:
         """Wait until positions are known; raises the error of the look-up, or RequestTimedOut."""
         while True:
-            self._data.clear()
+            self.about_to_wait()
             if self._closed:
                 raise IllegalStateError("the consumer was closed")
             open_ones = [self.core.reading(where) for where in wanted]
@@ -266,6 +276,7 @@ class Fetcher:
     def about_to_wait(self) -> None:
         """Call before looking at the buffers, so that data arriving meanwhile wakes `wait_data`."""
         self._data.clear()
+        self._tasks.restart()
 
     async def wait_data(self, timeout_s: float | None) -> None:
         """Until something changed, or `timeout_s` passed."""
@@ -305,16 +316,29 @@ class Fetcher:
             reading.finding = True
             mark = (reading, reading.generation)
             what = f"finding the owner of {reading.where}"
-            self._background(self._find_owner(reading), [mark], what)
+            again = partial(self._not_found, reading)
+            self._background(partial(self._find_owner, reading), [mark], what, again)
         for address in {r.owner for r in self.core.readings.values() if r.owner}:
             if address not in self._owners:
-                self._owners[address] = FetchLink(self._cluster, address)
-                self._tasks.spawn(
-                    self._owner_loop(address, self._owners[address]), name=f"fetch-{address}"
-                )
-                self._tasks.spawn(
-                    self._watch_silence(address, self._owners[address]), name=f"silence-{address}"
-                )
+                owner = self._owners[address] = FetchLink(self._cluster, address)
+                again = partial(self._link_lost, address, owner)
+                loop, watch = self._owner_loop(address, owner), self._watch_silence(address, owner)
+                owner.tasks.append(self._tasks.start(loop, f"fetch-{address}", again))
+                owner.tasks.append(self._tasks.start(watch, f"silence-{address}", again))
+
+    def _not_found(self, reading: Reading) -> None:
+        """Whoever looked for its owner is gone."""
+        reading.finding = False
+        self._changed()
+
+    def _link_lost(self, address: str, owner: FetchLink) -> None:
+        """One of the stream's two tasks is gone: begin with another stream."""
+        if self._owners.get(address) is not owner:
+            return
+        del self._owners[address]
+        owner.end()
+        self.core.give_back_all(address)
+        self._changed()
 
     async def _watch_silence(self, address: str, owner: FetchLink) -> None:
         """Give the stream up whenever its broker owes a reply and fell silent."""
@@ -361,7 +385,7 @@ class Fetcher:
             except Exception as error:  # noqa: BLE001 - poll() raises it
                 _log.exception("fetching from broker %s", address)
                 owner.drop()
-                failure = _our_fault(f"fetching from broker {address}", error)
+                failure = our_fault(f"fetching from broker {address}", error)
                 self.core.broken(address, failure)
                 self._data.set()
                 await self._cluster.clock.sleep(backoff.next_s())
@@ -378,7 +402,7 @@ class Fetcher:
             reply = await self._exchange(address, owner, plan)
         except OctavoError as error:
             if owner.interrupted:
-                self._give_back(plan)
+                self.core.give_back(plan)
                 return
             _log.warning("fetch from broker %s failed, will retry: %s", address, error.cause)
             delay_s = backoff.next_s()
@@ -388,12 +412,6 @@ class Fetcher:
             return
         backoff.reset()
         self._take_reply(plan, reply)
-
-    @staticmethod
-    def _give_back(plan: Plan) -> None:
-        for reading, _, generation in plan.asks:
-            if reading.generation == generation:
-                reading.asked = False
 
     async def _idle(self, address: str, owner: FetchLink, now_s: float) -> None:
         retry_s = self.core.next_retry_s(address, now_s)
@@ -461,7 +479,9 @@ class Fetcher:
                 reading.retry_at_s = float("inf")  # until the range is known
                 mark = (reading, reading.generation)
                 what = f"finding the range of {where}"
-                self._background(self._out_of_range(*mark, need), [mark], what)
+                again = partial(self._range_lost, reading)
+                body = partial(self._out_of_range, *mark, need)
+                self._background(body, [mark], what, again)
             if reading.owner != before:
                 self._cluster.owner_is(where.topic, where.partition, reading.owner)
                 if reading.owner in self._owners:
@@ -528,6 +548,12 @@ class Fetcher:
         self._resolve([*readings, *stay], start)
         self._changed()
 
+    def _range_lost(self, reading: Reading) -> None:
+        """Nobody asks for its range any more: the next fetch finds out again."""
+        self._ranging.discard(reading.where)
+        reading.retry_at_s = 0.0
+        self._changed()
+
     async def _out_of_range(self, reading: Reading, generation: int, error: OctavoError) -> None:
         """F5: ask the owner for its range, then continue, retry or reset."""
         where = reading.where
@@ -571,20 +597,3 @@ class Fetcher:
                 reading.fetch_at, where, start, end, error.code, self._config.auto_offset_reset,
             )  # fmt: skip
             self.seek_by([where], self._reset)
-
-
-def beyond_the_end(where: TopicPartition, offset: int, end: int) -> OffsetOutOfRange:
-    """The error of a user's offset that no record has yet: the reset policy is not for it (F6)."""
-    return OffsetOutOfRange(
-        f"offset {offset} of {where} is beyond its end, {end}",
-        hint="start at the end to wait for new records, or at an offset up to it",
-        topic=where.topic,
-        partition=where.partition,
-        end=end,
-    )
-
-
-def _our_fault(what: str, error: Exception) -> InvariantViolation:
-    failure = InvariantViolation(f"{what} failed: {error!r}")
-    failure.__cause__ = error
-    return failure

@@ -50,6 +50,8 @@ class Handover(Generic[T]):
         self._bell = threading.Lock()
         self._bell.acquire()
         self._abandoned = False
+        self.offered = False
+        """The loop may have it."""
         self.done = False
         self.results: list[T] = []
         self.error: BaseException | None = None
@@ -94,6 +96,8 @@ class Handover(Generic[T]):
             self._give_back()
         elif self._task is not None:
             self._task.cancel()
+        else:
+            self.end(IllegalStateError("the call never began"))
 
     def _give_back(self) -> None:
         if self._unwanted is not None:
@@ -223,22 +227,22 @@ class LoopThread:
         coroutine keeps its own limit, `limit_s`; if the loop cannot, RequestTimedOut comes GRACE_S
         later.
         """
-        call = self.begin(coro, unwanted)
+        call = Handover(coro, unwanted)
         try:
+            self._hand_over(call)
             in_time = call.wait(None if limit_s is None else max(limit_s, 0.0) + GRACE_S)
             if not in_time:
                 raise RequestTimedOut(
                     f"the client's loop did not keep the limit of {limit_s:g} s",
                     hint="a signal handler or callback holds it up, or the machine is overloaded",
                 )
-        except BaseException:
-            self._later(call.abandon)
-            raise
-        finally:
             self._calls.discard(call)
-        if call.error is not None:
-            raise call.error
-        return call.results[0]
+            if call.error is None:
+                return call.results[0]  # behind the last call: nothing interrupts any more
+        except BaseException:
+            self._give_up(call)
+            raise
+        raise call.error
 
     def begin(
         self,
@@ -248,16 +252,25 @@ class LoopThread:
         """Hand `coro` over; the caller waits, or gives it up."""
         call = Handover(coro, unwanted)
         try:
-            self.loop()
-            self.refuse_own()
-            self._calls.add(call)  # type: ignore[arg-type]
-            if self._ended or not self._later(call.start):
-                raise IllegalStateError("the client is closed", hint="create a new one")
+            self._hand_over(call)
         except BaseException:
-            call.end(IllegalStateError("the call never began"))
-            self._calls.discard(call)
+            self._give_up(call)
             raise
         return call
+
+    def _hand_over(self, call: Handover[T]) -> None:
+        self.loop()
+        self.refuse_own()
+        self._calls.add(call)  # type: ignore[arg-type]
+        call.offered = True
+        if self._ended or not self._later(call.start):
+            raise IllegalStateError("the client is closed", hint="create a new one")
+
+    def _give_up(self, call: Handover[T]) -> None:
+        """Nobody waits for it, however far it came; what it found is given back."""
+        if not call.offered or not self._later(call.abandon):
+            call.end(IllegalStateError("the call never began"))
+        self._calls.discard(call)
 
     def _later(self, function: Callable[[], object]) -> bool:
         """Run `function` on the loop soon; False when the loop has ended."""

@@ -92,12 +92,10 @@ async def _round(
         else:
             owners.setdefault(owner, []).append(where)
     limit_s = deadline.left_s(cluster.request_timeout_s)
-    await asyncio.gather(
-        *(
-            _ask(cluster, owner, {w: missing[w] for w in part}, found, ids, errors, limit_s)
-            for owner, part in owners.items()
-        )
-    )
+    async with asyncio.TaskGroup() as group:  # what somebody cancels of it is asked again
+        for owner, part in owners.items():
+            wanted = {where: missing[where] for where in part}
+            group.create_task(_ask(cluster, owner, wanted, found, ids, errors, limit_s))
 
 
 async def _ask(

@@ -9,9 +9,10 @@ from typing import Literal, Self
 from octavo.client.messaging.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.consumer import AsyncConsumer
-from octavo.client.messaging.fetcher import Fetcher, beyond_the_end
+from octavo.client.messaging.fetcher import Fetcher
 from octavo.client.messaging.limits import check_offset, epoch_ms, partitions_of
 from octavo.client.messaging.offsets import LATEST, list_edges
+from octavo.client.messaging.reading_errors import beyond_the_end
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError

@@ -305,7 +305,9 @@ class Consumer:
         handout = self._async.handout
         while True:
             while handout.ready:  # the body may seek, pause or assign
-                yield handout.ready.popleft()
+                record = handout.ready[0]
+                del handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
+                yield record
             if not self._thread.run(self._async.refill()):
                 return
 
@@ -354,7 +356,9 @@ class Reader(Consumer):
         handout = self._reader.handout
         while True:
             while handout.ready:
-                yield handout.ready.popleft()
+                record = handout.ready[0]
+                del handout.ready[0]
+                yield record
             if not self._thread.run(self._reader.refill_until(ends)):
                 return
 
