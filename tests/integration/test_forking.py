@@ -120,32 +120,6 @@ def test_what_only_the_collector_would_find_does_not_count_as_open(fake: FakeClu
     assert (done.stdout.strip(), done.stderr) == ("[0]", "")
 
 
-OPEN_MEANWHILE = f"""{COMMON}
-stop = threading.Event()
-def churn():
-    while not stop.is_set():
-        use(b"parent")
-        stop.wait(0.01)
-use(b"imports")  # a fork beside an import of another thread is Python's own trouble
-thread = threading.Thread(target=churn)
-thread.start()
-for _ in range(CHILDREN):
-    fork_and_wait()
-stop.set()
-thread.join()
-use(b"last")
-print(sorted(set(ends) - {{0, 5}}), len(ends))
-"""
-
-
-def test_forks_beside_opening_and_closing_clients_work_or_are_refused_but_never_hang(
-    fake: FakeClusterThread,
-) -> None:
-    done = run(OPEN_MEANWHILE, fake.bootstrap, "")
-    assert (done.stdout.strip(), done.stderr) == (f"[] {CHILDREN}", "")
-    assert values(fake, "one").count(b"last") == 20
-
-
 OPEN = f"""{COMMON}
 client = Client(address)
 producer = client.producer(linger_ms=0)
