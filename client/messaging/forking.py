@@ -4,6 +4,7 @@ gRPC's threads do not survive a fork, and its core cannot be started anew while 
 they run: a client in such a child would wait for ever. When the last channel of a process is
 closed, the core ends with all its threads; a child that is forked then starts with a clean one. So
 two questions are asked just before each fork: is a client open, and do any of gRPC's threads live?
+Until the fork is done no client opens: other handlers run in between, and other threads with them.
 `docs/forking.md` has the recipes that follow from it.
 """
 
@@ -26,6 +27,10 @@ _OFF = ("", "0", "false", "no")
 CLIENT_THREAD = "octavo-client"
 """Name of the thread of a sync client."""
 
+_gate = threading.RLock()
+"""Held from just before a fork until it is done, and while a client begins to open channels."""
+_forking = False
+"""Whether the gate is held by a fork."""
 _used = False
 """Whether this process started gRPC through this package."""
 _open = 0
@@ -41,7 +46,7 @@ def claim_grpc() -> None:
 
     Raises ForkedClientError where a parent process forked this one while gRPC ran there.
     """
-    global _used, _open
+    global _used, _open, _running
     if _left_behind:
         raise ForkedClientError(
             "a client was open in the parent process when it forked this one, so gRPC cannot work "
@@ -50,8 +55,11 @@ def claim_grpc() -> None:
             "start workers with spawn or forkserver: docs/forking.md has the recipe for gunicorn, "
             "celery, multiprocessing and ProcessPoolExecutor",
         )
-    _used = True
-    _open += 1
+    with _gate:
+        _used = True
+        _open += 1
+        if _forking:  # a handler of the forking thread itself, which the gate lets pass
+            _running = True
 
 
 def release_grpc() -> None:
@@ -87,6 +95,13 @@ def _name(task: pathlib.Path) -> str:
 
 
 def _before() -> None:
+    global _forking
+    _gate.acquire()
+    _forking = True
+    _look()
+
+
+def _look() -> None:
     global _running
     _running = False
     if "grpc" not in sys.modules:
@@ -100,10 +115,20 @@ def _before() -> None:
         _running = grpc_runs()
 
 
+def _after_in_parent() -> None:
+    global _forking
+    if _forking:  # else the wait for the gate was interrupted
+        _forking = False
+        _gate.release()
+
+
 def _after_in_child() -> None:
-    global _used, _open, _left_behind
+    global _used, _open, _left_behind, _forking, _gate
     _left_behind = _left_behind or _running
-    _used, _open = False, 0
+    _used, _open, _forking = False, 0, False
+    _gate = threading.RLock()
 
 
-os.register_at_fork(before=_before, after_in_child=_after_in_child)
+os.register_at_fork(
+    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)

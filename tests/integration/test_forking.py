@@ -120,6 +120,62 @@ def test_what_only_the_collector_would_find_does_not_count_as_open(fake: FakeClu
     assert (done.stdout.strip(), done.stderr) == ("[0]", "")
 
 
+OPEN_MEANWHILE = f"""{COMMON}
+stop = threading.Event()
+def churn():
+    while not stop.is_set():
+        use(b"parent")
+        stop.wait(0.01)
+use(b"imports")  # a fork beside an import of another thread is Python's own trouble
+thread = threading.Thread(target=churn)
+thread.start()
+for _ in range(CHILDREN):
+    fork_and_wait()
+stop.set()
+thread.join()
+use(b"last")
+print(sorted(set(ends) - {{0, 5}}), len(ends))
+"""
+
+
+def test_forks_beside_opening_and_closing_clients_work_or_are_refused_but_never_hang(
+    fake: FakeClusterThread,
+) -> None:
+    done = run(OPEN_MEANWHILE, fake.bootstrap, "")
+    assert (done.stdout.strip(), done.stderr) == (f"[] {CHILDREN}", "")
+    assert values(fake, "one").count(b"last") == 20
+
+
+BETWEEN_HANDLERS = f"""
+import concurrent.futures.thread, logging, os, threading  # whose handlers hold locks: later still
+between, opened = threading.Event(), threading.Event()
+def other_handler():  # of another library: registered before octavo's, so it runs after it
+    between.set()
+    opened.wait(0.5)
+os.register_at_fork(before=other_handler)
+{COMMON}
+use(b"imports")
+def open_in_between():
+    between.wait()
+    with Client(address) as client, client.producer() as producer:
+        producer.send("one", b"parent")
+        opened.set()
+thread = threading.Thread(target=open_in_between)
+thread.start()
+fork_and_wait()
+thread.join()
+print(ends)
+"""
+
+
+def test_no_client_opens_between_the_look_and_the_fork(fake: FakeClusterThread) -> None:
+    """Other libraries' handlers run in between and let other threads run: a client that one of them
+    opened was not seen, and the child waited for ever."""
+    done = run(BETWEEN_HANDLERS, fake.bootstrap, "")
+    assert (done.stdout.strip(), done.stderr) == ("[0]", "")
+    assert sorted(set(values(fake, "one"))) == [b"child", b"imports", b"parent"]
+
+
 OPEN = f"""{COMMON}
 client = Client(address)
 producer = client.producer(linger_ms=0)
