@@ -54,7 +54,7 @@ async def asked(cluster: ClusterFile, *words: str, timeout_s: float = 30.0) -> l
     try:
         return await asyncio.to_thread(lambda: list(ask(cluster, list(words), timeout_s)))
     finally:
-        server.close()
+        await server.close()
 
 
 async def test_a_request_is_obeyed_with_words_on_the_way(cluster: ClusterFile) -> None:
@@ -71,6 +71,29 @@ async def test_a_refusal_keeps_cause_and_hint(cluster: ClusterFile) -> None:
 async def test_no_end_in_time_is_an_unknown_outcome(cluster: ClusterFile) -> None:
     with pytest.raises(UnknownOutcome, match="may still go on"):
         await asked(cluster, "hang", timeout_s=0.2)
+
+
+async def test_closing_ends_the_requests_under_way(cluster: ClusterFile) -> None:
+    """A restart must not start a child again while the supervisor stops."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(words: list[str], tell: Tell) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    server = ControlServer(cluster.folder, hang)
+    await server.start()
+    asking = asyncio.create_task(asyncio.to_thread(lambda: list(ask(cluster, ["x"], 30.0))))
+    await begun.wait()
+    await server.close()
+    assert ended.is_set()
+    with pytest.raises(UnknownOutcome, match="may still go on"):
+        await asking
+    with pytest.raises(IllegalStateError, match="takes no requests"):
+        list(ask(cluster, ["x"], 1.0))
 
 
 async def test_only_the_supervisor_of_the_file_is_believed(cluster: ClusterFile) -> None:
@@ -104,4 +127,4 @@ async def test_a_line_without_end_is_not_kept(cluster: ClusterFile) -> None:
     try:
         assert await asyncio.to_thread(send) == b""
     finally:
-        server.close()
+        await server.close()

@@ -24,6 +24,8 @@ from octavo.supervisor.cluster_file import ClusterFile
 
 REQUEST_BYTES_MAX = 4096
 REQUEST_TIMEOUT_S = 5.0
+ACCEPT_TURNS = 4
+"""Turns of the loop from an accepted connection to the task that serves it."""
 CONNECTIONS_MAX = 16
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the other end, as SO_PEERCRED gives them."""
@@ -61,7 +63,8 @@ class ControlServer:
         self._address = address_of(folder)
         self._obey = obey
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._serving: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def start(self) -> None:
         """Listen. Raises OSError when somebody else does."""
@@ -69,20 +72,40 @@ class ControlServer:
             self._serve, self._address, limit=REQUEST_BYTES_MAX
         )
 
-    def close(self) -> None:
-        """Take no more requests."""
+    async def close(self) -> None:
+        """Take no more requests, and end those under way: who asked finds the outcome unknown."""
+        self._closed = True
         if self._server is not None:
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(
+                ACCEPT_TURNS
+            ):  # asyncio loses what it accepted and has not begun to serve
+                await asyncio.sleep(0)
             self._server.close()
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a connection is served in a task")
+        self._serving.add(task)
         try:
-            await self._answer(reader, writer)
+            if not self._closed:
+                await self._answer(reader, writer)
         except (OSError, ValueError, TimeoutError):
             pass  # it went away, sent a line without end, or nothing: there is nobody to tell
         finally:
-            self._connections -= 1
+            self._serving.discard(task)
             writer.close()
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    await writer.wait_closed()
+            except (OSError, TimeoutError):
+                writer.transport.abort()  # it reads no answer
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = cast("socket.socket", writer.get_extra_info("socket"))
@@ -93,7 +116,7 @@ class ControlServer:
 
         if _peer(peer).uid not in (0, os.geteuid()):
             tell(Answer("failed", "", "only the user of `octavo up` may ask this"))
-        elif self._connections > CONNECTIONS_MAX:
+        elif len(self._serving) > CONNECTIONS_MAX:
             tell(Answer("failed", "", "too many requests at a time", "ask again later"))
         else:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):

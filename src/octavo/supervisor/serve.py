@@ -73,7 +73,7 @@ async def serve(
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
         if requests is not None:
-            requests.close()
+            await requests.close()
         await tasks.close()
         await supervisor.stop()
 
