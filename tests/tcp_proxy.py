@@ -34,6 +34,10 @@ class TcpProxy:
     async def close(self) -> None:
         self.cut(refuse=True)  # also what was accepted and has not begun yet
         if self._server is not None:
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(4):  # asyncio loses what it accepted and has not begun to serve
+                await asyncio.sleep(0)
             self._server.close()
             await self._server.wait_closed()
         if self._tasks:

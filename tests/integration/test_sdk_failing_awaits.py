@@ -65,16 +65,6 @@ SITES_MIN = 75
 FILES = frozenset({__file__, *(str(module.__file__) for module in MODULES)})
 
 
-pytestmark = [
-    # Sockets of asyncio are the proxies' here, on loops of their own; ours are in gRPC's core.
-    pytest.mark.filterwarnings(f"ignore:{what}:pytest.PytestUnraisableExceptionWarning")
-    for what in (
-        "Exception ignored in. <function _SelectorTransport",
-        "Exception ignored in. <socket",
-    )
-]
-
-
 class Planted(Exception):
     """What a struck await raises."""
 
