@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from octavo.client.ledger import LedgerClientConfig, LedgerMetadata, LedgerReader
 from octavo.client.messaging import AsyncClient
-from octavo.client.messaging.admin import AsyncAdmin, LogDescription, SegmentDescription
+from octavo.client.messaging.api.admin import AsyncAdmin, LogDescription, SegmentDescription
 from octavo.runtime.errors import UnknownTopic
 from octavo.spark.ledger_scan import scan
 from octavo.spark.log_view import (

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from octavo import AsyncClient, Record, TopicPartition
-from octavo.client.messaging.consumer import AsyncConsumer
+from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import InvariantViolation, OctavoError
 from tests.await_sites import Watch

@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from octavo import Client
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.sync import Producer
+from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.sync.clients import Producer
 from octavo.runtime.errors import BufferFull, DeliveryFailed, FlushTimeout, OctavoError
 from octavo.testing import LocalCluster
 

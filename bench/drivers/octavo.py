@@ -22,8 +22,8 @@ from bench.drivers import (
     complete,
 )
 from octavo import AsyncClient, Client
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.sync import Producer
+from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.sync.clients import Producer
 
 POLL_RECORDS = 10_000
 

@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOMES = {
-    "Admin": "sync",
-    "AsyncAdmin": "admin",
-    "AsyncClient": "aio",
-    "AsyncConsumer": "consumer",
-    "AsyncProducer": "producer",
-    "AsyncReader": "reader",
-    "Client": "sync",
-    "Consumer": "sync",
-    "Producer": "sync",
-    "Reader": "sync",
+    "Admin": "sync.clients",
+    "AsyncAdmin": "api.admin",
+    "AsyncClient": "api.aio",
+    "AsyncConsumer": "api.consumer",
+    "AsyncProducer": "api.producer",
+    "AsyncReader": "api.reader",
+    "Client": "sync.clients",
+    "Consumer": "sync.clients",
+    "Producer": "sync.clients",
+    "Reader": "sync.clients",
     "Record": "records",
     "RecordMetadata": "records",
-    "SendFuture": "futures",
-    "SendReport": "bulk",
+    "SendFuture": "producing.futures",
+    "SendReport": "producing.bulk",
     "TopicPartition": "records",
 }
 
@@ -45,15 +45,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.admin import AsyncAdmin
-    from octavo.client.messaging.aio import AsyncClient
-    from octavo.client.messaging.bulk import SendReport
-    from octavo.client.messaging.consumer import AsyncConsumer
-    from octavo.client.messaging.futures import SendFuture
-    from octavo.client.messaging.producer import AsyncProducer
-    from octavo.client.messaging.reader import AsyncReader
+    from octavo.client.messaging.api.admin import AsyncAdmin
+    from octavo.client.messaging.api.aio import AsyncClient
+    from octavo.client.messaging.api.consumer import AsyncConsumer
+    from octavo.client.messaging.api.producer import AsyncProducer
+    from octavo.client.messaging.api.reader import AsyncReader
+    from octavo.client.messaging.producing.bulk import SendReport
+    from octavo.client.messaging.producing.futures import SendFuture
     from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
-    from octavo.client.messaging.sync import Admin, Client, Consumer, Producer, Reader
+    from octavo.client.messaging.sync.clients import Admin, Client, Consumer, Producer, Reader
 else:  # a type checker must not see this: with it every misspelt name would be an `object`
 
     def __getattr__(name: str) -> object:

@@ -217,13 +217,13 @@ def test_a_child_forked_under_load_is_refused_and_the_parent_goes_on(
 
 INHERITED = f"""{COMMON}
 import gc
-from octavo.client.messaging import ending
+from octavo.client.messaging.producing import lost_records
 client = Client(address)
 producer = client.producer(linger_ms=60_000, delivery_timeout_ms=120_000)
 producer.send("one", b"warm")
 kept = [producer.send_nowait("one", b"%d" % number) for number in range(1000)]
 if kind == "lost":
-    ending.note_lost(3, "the parent's own loss")
+    lost_records.note_lost(3, "the parent's own loss")
 for _ in range(10):
     pid = os.fork()
     if pid == 0:
@@ -235,7 +235,7 @@ for _ in range(10):
     ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 print(sorted(set(ends)), len(ends), sum(future.done() for future in kept), flush=True)
 if kind == "lost":
-    ending._lost_records = 0
+    lost_records._lost_records = 0
 """
 
 

@@ -28,7 +28,7 @@ def count(fake: FakeClusterThread) -> int:
 SEVERAL = """
 import sys
 from octavo import Client
-from octavo.client.messaging import ending
+from octavo.client.messaging.sync import ending
 ending.EXIT_TIMEOUT_S = 0.5
 keep = []
 for address in sys.argv[1:]:

@@ -21,21 +21,11 @@ from typing import Any
 import pytest
 
 from octavo import AsyncClient, AsyncProducer
-from octavo.client.messaging import (
-    aio,
-    binding,
-    cluster,
-    early,
-    engine,
-    futures,
-    intake,
-    leaving,
-    produce_link,
-    producer,
-    progress,
-)
-from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.api import aio, binding, leaving, producer
+from octavo.client.messaging.cluster import cluster, progress
 from octavo.client.messaging.options import Plain, ProducerOptions
+from octavo.client.messaging.producing import early, engine, futures, intake, produce_link
+from octavo.client.messaging.producing.futures import SendFuture
 from octavo.proto.batch import MAX_BATCH_BYTES
 from octavo.runtime.errors import ConfigError, OctavoError
 from tests.await_sites import Place, Step, Watch, awaits_of, task_factory

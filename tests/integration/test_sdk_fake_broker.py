@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from octavo import AsyncClient, TopicPartition
-from octavo.client.messaging.futures import SendFuture
 from octavo.client.messaging.partitioner import partition_of
-from octavo.client.messaging.stall_watch import StallWatch
+from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
     BrokerUnavailable,
@@ -471,7 +471,9 @@ async def test_a_producer_whose_records_wait_says_so_and_why(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("octavo.client.messaging.engine.StallWatch", partial(StallWatch, 0.05))
+    monkeypatch.setattr(
+        "octavo.client.messaging.producing.engine.StallWatch", partial(StallWatch, 0.05)
+    )
     async with client.producer(linger_ms=0) as producer:
         fake.brokers[0].faults.refuse = [NotEnoughReplicas("test") for _ in range(10_000)]
         future = producer.send_nowait("one", b"1")

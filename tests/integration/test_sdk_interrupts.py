@@ -265,8 +265,8 @@ def test_b10_a_done_callback_cannot_hang_or_end_the_client(
 CLOSED_IN_THE_MIDDLE = """
 import sys, threading
 from octavo import Client
-from octavo.client.messaging.routing import Router
-from octavo.client.messaging.sections import suspended
+from octavo.client.messaging.producing.routing import Router
+from octavo.client.messaging.producing.sections import suspended
 from octavo.errors import OctavoError
 client = Client(sys.argv[1])
 producer = client.producer()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from octavo import AsyncClient, Client
-from octavo.client.messaging import leaving
-from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.api import leaving
+from octavo.client.messaging.producing.futures import SendFuture
 from octavo.runtime.errors import DeliveryFailed, FlushTimeout
 from tests.fake_broker import FakeCluster, FakeClusterThread
 

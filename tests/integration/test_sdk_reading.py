@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from octavo import AsyncClient, TopicPartition
-from octavo.client.messaging.reader import AsyncReader
+from octavo.client.messaging.api.reader import AsyncReader
 from octavo.runtime.errors import (
     CorruptBatch,
     IllegalStateError,

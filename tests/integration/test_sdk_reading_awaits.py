@@ -23,19 +23,10 @@ from functools import cache, partial
 import pytest
 
 from octavo import AsyncClient, TopicPartition
-from octavo.client.messaging import (
-    aio,
-    binding,
-    cluster,
-    consumer,
-    fetch_link,
-    fetcher,
-    leaving,
-    offsets,
-    progress,
-    reader,
-)
-from octavo.client.messaging.consumer import AsyncConsumer
+from octavo.client.messaging.api import aio, binding, consumer, leaving, reader
+from octavo.client.messaging.api.consumer import AsyncConsumer
+from octavo.client.messaging.cluster import cluster, progress
+from octavo.client.messaging.reading import fetch_link, fetcher, offsets
 from octavo.proto import batch as batch_format
 from octavo.proto import channels
 from tests import reading_world

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from octavo import AsyncClient
-from octavo.client.messaging import progress
+from octavo.client.messaging.cluster import progress
 from octavo.proto.channels import channel_options, server_options
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster

@@ -17,23 +17,22 @@ from types import CodeType
 import pytest
 
 from octavo import AsyncClient, Client, Producer
-from octavo.client.messaging import (
+from octavo.client.messaging.api import leaving, producer
+from octavo.client.messaging.options import Plain
+from octavo.client.messaging.producing import (
     accumulator,
     early,
     engine,
     futures,
     intake,
-    leaving,
     produce_link,
-    producer,
     routing,
     sections,
     sender_core,
 )
-from octavo.client.messaging.accumulator import Accumulator, Row, Slot
-from octavo.client.messaging.engine import ProducerEngine
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.options import Plain
+from octavo.client.messaging.producing.accumulator import Accumulator, Row, Slot
+from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.futures import SendFuture
 from octavo.runtime import tasks
 from octavo.runtime.errors import BufferFull, OctavoError
 from tests.fake_broker import FakeClusterThread

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo import Client
-from octavo.client.messaging import loop_thread
+from octavo.client.messaging.sync import loop_thread
 from octavo.proto import batch as batch_format
 from tests.fake_broker import FakeCluster, FakeClusterThread
 from tests.strikes import Strikes

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from octavo import Client, TopicPartition
-from octavo.client.messaging.futures import SendFuture
+from octavo.client.messaging.producing.futures import SendFuture
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
     BrokerUnavailable,
@@ -337,7 +337,7 @@ def test_complaint_2_a_script_without_flush_loses_nothing(fake: FakeClusterThrea
 EXIT_UNSENT = """
 import sys
 from octavo import Client
-from octavo.client.messaging import ending
+from octavo.client.messaging.sync import ending
 ending.EXIT_TIMEOUT_S = 0.3
 client = Client(sys.argv[1])
 producer = client.producer()

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from octavo import AsyncClient, Client
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.produce_link import ProduceLink
+from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.produce_link import ProduceLink
 from octavo.runtime.errors import DeliveryFailed, InvalidPartition
 from tests.fake_broker import FakeCluster, FakeClusterThread
 

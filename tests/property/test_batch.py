@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.client.messaging.serializers import headers_bytes
+from octavo.client.messaging.producing.serializers import headers_bytes
 from octavo.proto import batch as codec
 from octavo.proto import batch_arrow
 from octavo.proto.batch import BatchFlags, Codec

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.client.messaging.delivery import (
+from octavo.client.messaging.producing.delivery import (
     Action,
     Complete,
     Fail,
@@ -28,7 +28,7 @@ from octavo.client.messaging.delivery import (
     SenderSettings,
     Stop,
 )
-from octavo.client.messaging.sender_core import SenderCore
+from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import (
     BrokerUnavailable,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging.accumulator import Accumulator, Batch, Columns, Row, Slot
-from octavo.client.messaging.delivery import Partition
+from octavo.client.messaging.producing.accumulator import Accumulator, Batch, Columns, Row, Slot
+from octavo.client.messaging.producing.delivery import Partition
 from octavo.proto import batch as batch_format
 
 NOW = [0.0]

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from octavo.client.messaging.aio import AsyncClient, consumer_config, producer_config
+from octavo.client.messaging.api.aio import AsyncClient, consumer_config, producer_config
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     parse_servers,
 )
-from octavo.client.messaging.futures import Completion, SendFuture
-from octavo.client.messaging.limits import epoch_ms
 from octavo.client.messaging.options import ClientOptions, ConsumerOptions, ProducerOptions
+from octavo.client.messaging.producing.futures import Completion, SendFuture
+from octavo.client.messaging.reading.limits import epoch_ms
 from octavo.client.messaging.records import Record
-from octavo.client.messaging.sync import Client
+from octavo.client.messaging.sync.clients import Client
 from octavo.runtime.errors import ConfigError
 
 CLIENT = ClientConfig()

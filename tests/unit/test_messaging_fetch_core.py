@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.client.messaging.fetch_core import (
+from octavo.client.messaging.reading.fetch_core import (
     PARTIAL_WAIT_MS,
     UNKNOWN_TOPIC_ATTEMPTS,
     Answer,
@@ -13,7 +13,7 @@ from octavo.client.messaging.fetch_core import (
     Plan,
     Reading,
 )
-from octavo.client.messaging.handout import Handout
+from octavo.client.messaging.reading.handout import Handout
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (

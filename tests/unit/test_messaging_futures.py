@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from octavo.client.messaging.futures import Completion, SendFuture
+from octavo.client.messaging.producing.futures import Completion, SendFuture
 from octavo.runtime.errors import DeliveryFailed, RequestTimedOut
 
 

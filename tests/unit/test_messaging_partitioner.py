@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging import partitioner, routing
-from octavo.client.messaging.accumulator import Batch, Slot
+from octavo.client.messaging import partitioner
 from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
-from octavo.client.messaging.delivery import Partition
 from octavo.client.messaging.partitioner import (
     POSITIVE,
     KeyHashes,
@@ -25,7 +23,10 @@ from octavo.client.messaging.partitioner import (
     murmur2,
     partition_of,
 )
-from octavo.client.messaging.routing import Router, TopicState
+from octavo.client.messaging.producing import routing
+from octavo.client.messaging.producing.accumulator import Batch, Slot
+from octavo.client.messaging.producing.delivery import Partition
+from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import InvalidPartition
 

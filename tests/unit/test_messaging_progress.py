@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.client.messaging.progress import (
+from octavo.client.messaging.cluster.progress import (
     SILENT_BROKERS_MAX,
     SILENT_S,
     ProgressClock,

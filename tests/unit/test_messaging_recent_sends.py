@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.client.messaging.recent_sends import HOLD_S, RecentSends
+from octavo.client.messaging.producing.recent_sends import HOLD_S, RecentSends
 
 
 def test_a_batch_waits_only_while_an_answer_is_owed() -> None:

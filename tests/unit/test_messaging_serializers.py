@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.client.messaging.serializers import (
+from octavo.client.messaging.producing.serializers import (
     header_list,
     headers_bytes,
     key_converter,

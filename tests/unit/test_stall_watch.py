@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.client.messaging.delivery import InFlight, Partition
-from octavo.client.messaging.stall_watch import StallWatch
+from octavo.client.messaging.producing.delivery import InFlight, Partition
+from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.runtime.errors import NotEnoughReplicas
 
 

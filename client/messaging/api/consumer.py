@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from octavo.client.messaging.arrow_access import arrow_functions
-from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
-from octavo.client.messaging.fetcher import Fetcher
-from octavo.client.messaging.handout import Handout
-from octavo.client.messaging.limits import (
+from octavo.client.messaging.reading.fetcher import Fetcher
+from octavo.client.messaging.reading.handout import Handout
+from octavo.client.messaging.reading.limits import (
     INT32_MAX,
     INT64_MAX,
     When,
@@ -21,7 +21,7 @@ from octavo.client.messaging.limits import (
     epoch_ms,
     partitions_of,
 )
-from octavo.client.messaging.offsets import EARLIEST, LATEST, Edge, list_edges
+from octavo.client.messaging.reading.offsets import EARLIEST, LATEST, Edge, list_edges
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline, check_timeout
 from octavo.runtime.errors import (
@@ -35,7 +35,7 @@ from octavo.runtime.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from octavo.client.messaging.arrow import StoredBatch
+    from octavo.client.messaging.api.arrow import StoredBatch
 
 ARROW_POLL_BYTES = 4 << 20
 """poll_arrow() takes buffered batches until their uncompressed size reaches this."""

@@ -11,9 +11,9 @@ import os
 import warnings
 from typing import Protocol
 
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.api.forking import claim_grpc, foreign_client, release_grpc
+from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.config import ClientConfig
-from octavo.client.messaging.forking import claim_grpc, foreign_client, release_grpc
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, cast
 
-from octavo.client.messaging.delivery import Partition
-from octavo.client.messaging.futures import Completion, SendFuture
+from octavo.client.messaging.producing.delivery import Partition
+from octavo.client.messaging.producing.futures import Completion, SendFuture
+from octavo.client.messaging.producing.sections import Section
 from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.client.messaging.sections import Section
 from octavo.proto import batch as batch_format
 from octavo.runtime.checksum import Buffer
 

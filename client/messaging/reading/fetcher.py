@@ -12,16 +12,16 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.cluster.progress import until_silent
+from octavo.client.messaging.cluster.topic_lives import TopicView, created_again
 from octavo.client.messaging.config import ConsumerConfig, parse_reset
-from octavo.client.messaging.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
-from octavo.client.messaging.fetch_link import FetchLink
-from octavo.client.messaging.lost_tasks import LostTasks
-from octavo.client.messaging.offsets import EARLIEST, LATEST, list_edges, list_offsets
-from octavo.client.messaging.progress import until_silent
-from octavo.client.messaging.reading_errors import beyond_the_end, our_fault
+from octavo.client.messaging.reading.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
+from octavo.client.messaging.reading.fetch_link import FetchLink
+from octavo.client.messaging.reading.lost_tasks import LostTasks
+from octavo.client.messaging.reading.offsets import EARLIEST, LATEST, list_edges, list_offsets
+from octavo.client.messaging.reading.reading_errors import beyond_the_end, our_fault
 from octavo.client.messaging.records import TopicPartition
-from octavo.client.messaging.topic_lives import TopicView, created_again
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire

@@ -22,10 +22,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from octavo.client.messaging.accumulator import Row
-from octavo.client.messaging.futures import Completion, SendFuture
 from octavo.client.messaging.partitioner import check_partition
-from octavo.client.messaging.routing import TopicState
+from octavo.client.messaging.producing.accumulator import Row
+from octavo.client.messaging.producing.futures import Completion, SendFuture
+from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.user_code import leave_later
 from octavo.runtime.errors import (
     BufferFull,
@@ -37,7 +37,7 @@ from octavo.runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.engine import ProducerEngine
+    from octavo.client.messaging.producing.engine import ProducerEngine
 
 WAITING = 0
 """Anybody may put it in."""

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self
 
-from octavo.client.messaging.arrow_access import arrow_functions
-from octavo.client.messaging.binding import Binding
-from octavo.client.messaging.bulk import (
+from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.binding import Binding
+from octavo.client.messaging.api.leaving import leave_async, say_waiting
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.options import Plain, UserHeaders, V
+from octavo.client.messaging.producing.bulk import (
     BulkSend,
     ManyInput,
     SendReport,
@@ -17,11 +20,8 @@ from octavo.client.messaging.bulk import (
     append_chunk,
     chunks,
 )
-from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.engine import ProducerEngine
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.leaving import leave_async, say_waiting
-from octavo.client.messaging.options import Plain, UserHeaders, V
+from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.futures import SendFuture
 from octavo.client.messaging.records import RecordMetadata
 from octavo.runtime.errors import BufferFull, ProducerClosed
 

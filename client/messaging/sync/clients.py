@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
-from octavo.client.messaging.admin import (
+from octavo.client.messaging.api.admin import (
     DEFAULT_TIMEOUT_S,
     AsyncAdmin,
     ClusterHealth,
@@ -22,25 +22,14 @@ from octavo.client.messaging.admin import (
     LogDescription,
     TopicDescription,
 )
-from octavo.client.messaging.aio import AsyncClient
-from octavo.client.messaging.arrow_access import arrow_functions
-from octavo.client.messaging.bulk import (
-    BulkSend,
-    ManyInput,
-    SendReport,
-    append_batch,
-    append_chunk,
-    chunks,
-)
+from octavo.client.messaging.api.aio import AsyncClient
+from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.consumer import ARROW_POLL_BYTES, AsyncConsumer
+from octavo.client.messaging.api.forking import CLIENT_THREAD, foreign_client
+from octavo.client.messaging.api.leaving import leave, say_waiting
+from octavo.client.messaging.api.producer import AsyncProducer
+from octavo.client.messaging.api.reader import AsyncReader, Start
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.consumer import ARROW_POLL_BYTES, AsyncConsumer
-from octavo.client.messaging.ending import Held, forget, opened
-from octavo.client.messaging.engine import ProducerEngine
-from octavo.client.messaging.forking import CLIENT_THREAD, foreign_client
-from octavo.client.messaging.futures import SendFuture
-from octavo.client.messaging.leaving import leave, say_waiting
-from octavo.client.messaging.limits import When
-from octavo.client.messaging.loop_thread import LoopThread
 from octavo.client.messaging.options import (
     ClientOptions,
     ConsumerOptions,
@@ -49,9 +38,20 @@ from octavo.client.messaging.options import (
     UserHeaders,
     V,
 )
-from octavo.client.messaging.producer import AsyncProducer
-from octavo.client.messaging.reader import AsyncReader, Start
+from octavo.client.messaging.producing.bulk import (
+    BulkSend,
+    ManyInput,
+    SendReport,
+    append_batch,
+    append_chunk,
+    chunks,
+)
+from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.reading.limits import When
 from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
+from octavo.client.messaging.sync.ending import Held, forget, opened
+from octavo.client.messaging.sync.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     import pyarrow as pa

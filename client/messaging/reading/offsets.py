@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from octavo.client.messaging.cluster import Cluster, is_silence, with_answer
+from octavo.client.messaging.cluster.cluster import Cluster, is_silence, with_answer
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Literal, Self
 
-from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.api.binding import Binding
+from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.config import ConsumerConfig
-from octavo.client.messaging.consumer import AsyncConsumer
-from octavo.client.messaging.fetcher import Fetcher
-from octavo.client.messaging.limits import check_offset, epoch_ms, partitions_of
-from octavo.client.messaging.offsets import LATEST, list_edges
-from octavo.client.messaging.reading_errors import beyond_the_end
+from octavo.client.messaging.reading.fetcher import Fetcher
+from octavo.client.messaging.reading.limits import check_offset, epoch_ms, partitions_of
+from octavo.client.messaging.reading.offsets import LATEST, list_edges
+from octavo.client.messaging.reading.reading_errors import beyond_the_end
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError

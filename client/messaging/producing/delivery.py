@@ -1,6 +1,6 @@
 """Values of the delivery core: what an unresolved batch and a partition's state are, and actions.
 
-The rules that move them are in `octavo.client.messaging.sender_core`.
+The rules that move them are in `octavo.client.messaging.producing.sender_core`.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import grpc
 
-from octavo.client.messaging.binding import Binding
-from octavo.client.messaging.cluster import Call, Cluster, never_left
-from octavo.client.messaging.limits import (
+from octavo.client.messaging.api.binding import Binding
+from octavo.client.messaging.cluster.cluster import Call, Cluster, never_left
+from octavo.client.messaging.reading.limits import (
     INT32_MAX,
     INT64_MAX,
     check_topic,
     check_whole,
     epoch_ms,
 )
-from octavo.client.messaging.offsets import At, Edge, list_offsets
+from octavo.client.messaging.reading.offsets import At, Edge, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2

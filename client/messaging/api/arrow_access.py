@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.arrow import ArrowFunctions
+    from octavo.client.messaging.api.arrow import ArrowFunctions
 
 
 def arrow_functions() -> ArrowFunctions:
-    """The functions of `octavo.client.messaging.arrow`."""
-    return cast("ArrowFunctions", import_module("octavo.client.messaging.arrow").FUNCTIONS)
+    """The functions of `octavo.client.messaging.api.arrow`."""
+    return cast("ArrowFunctions", import_module("octavo.client.messaging.api.arrow").FUNCTIONS)

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
+from octavo.client.messaging.producing.sections import suspended
 from octavo.client.messaging.records import RecordMetadata
-from octavo.client.messaging.sections import suspended
 from octavo.client.messaging.user_code import ClientLog, leave_later
 from octavo.runtime.errors import IllegalStateError, OctavoError, RequestTimedOut
 

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from octavo.client.messaging.accumulator import Batch, Slot
-from octavo.client.messaging.cluster import Cluster
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.delivery import (
+from octavo.client.messaging.producing.accumulator import Batch, Slot
+from octavo.client.messaging.producing.delivery import (
     Action,
     Complete,
     Fail,
@@ -27,14 +28,13 @@ from octavo.client.messaging.delivery import (
     SenderSettings,
     Stop,
 )
-from octavo.client.messaging.early import EarlySends
-from octavo.client.messaging.ending import ENGINES
-from octavo.client.messaging.futures import Completion
-from octavo.client.messaging.intake import Intake
-from octavo.client.messaging.produce_link import ProduceLink
-from octavo.client.messaging.sender_core import SenderCore
-from octavo.client.messaging.stall_watch import StallWatch
-from octavo.client.messaging.topic_lives import TopicView
+from octavo.client.messaging.producing.early import EarlySends
+from octavo.client.messaging.producing.futures import Completion
+from octavo.client.messaging.producing.intake import Intake
+from octavo.client.messaging.producing.lost_records import UNCLOSED
+from octavo.client.messaging.producing.produce_link import ProduceLink
+from octavo.client.messaging.producing.sender_core import SenderCore
+from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import Codec
@@ -98,7 +98,7 @@ class ProducerEngine(Intake):
         self._closing: asyncio.Future[None] | None = None
         self._releasing = False
         self.pid = os.getpid()
-        ENGINES.add(self)
+        UNCLOSED.add(self)
         self._unwatch = cluster.watch(self._view_changed)
 
     def _view_changed(self, view: TopicView) -> None:
@@ -491,7 +491,7 @@ class ProducerEngine(Intake):
             "stored"
         )
         self._releasing = True
-        ENGINES.discard(self)
+        UNCLOSED.discard(self)
         try:
             if self.core.settings.acks == 0:
                 for link in self._links.values():

@@ -9,18 +9,18 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from octavo.client.messaging.accumulator import Accumulator, Slot
+from octavo.client.messaging.cluster.topic_lives import created_again
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.delivery import Action, Fail
 from octavo.client.messaging.partitioner import (
     KeyHashes,
     StickyChoice,
     check_partition,
     checked_choice,
 )
+from octavo.client.messaging.producing.accumulator import Accumulator, Slot
+from octavo.client.messaging.producing.delivery import Action, Fail
+from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.client.messaging.sender_core import SenderCore
-from octavo.client.messaging.topic_lives import created_again
 from octavo.runtime.errors import OctavoError
 
 Rows = Sequence[int]

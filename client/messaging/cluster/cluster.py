@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
+from octavo.client.messaging.cluster.progress import PROBE_S, SilentBrokers
+from octavo.client.messaging.cluster.topic_lives import TopicLives, TopicView
 from octavo.client.messaging.config import ClientConfig
-from octavo.client.messaging.progress import PROBE_S, SilentBrokers
-from octavo.client.messaging.topic_lives import TopicLives, TopicView
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_BATCH_BYTES, MAX_RECORD_BYTES

@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
-from octavo.client.messaging.admin import AsyncAdmin
-from octavo.client.messaging.binding import Binding
+from octavo.client.messaging.api.admin import AsyncAdmin
+from octavo.client.messaging.api.binding import Binding
+from octavo.client.messaging.api.consumer import AsyncConsumer
+from octavo.client.messaging.api.leaving import leave_async
+from octavo.client.messaging.api.producer import AsyncProducer
+from octavo.client.messaging.api.reader import AsyncReader, Start
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
@@ -16,9 +20,6 @@ from octavo.client.messaging.config import (
     normalise,
     parse_servers,
 )
-from octavo.client.messaging.consumer import AsyncConsumer
-from octavo.client.messaging.leaving import leave_async
-from octavo.client.messaging.limits import check_topic
 from octavo.client.messaging.options import (
     ClientOptions,
     ConsumerOptions,
@@ -26,8 +27,7 @@ from octavo.client.messaging.options import (
     ProducerOptions,
     V,
 )
-from octavo.client.messaging.producer import AsyncProducer
-from octavo.client.messaging.reader import AsyncReader, Start
+from octavo.client.messaging.reading.limits import check_topic
 from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import ConfigError
 

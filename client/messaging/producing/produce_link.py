@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from octavo.client.messaging.cluster import Cluster, ProduceCall
-from octavo.client.messaging.delivery import Send
-from octavo.client.messaging.progress import ProgressClock, until_silent
-from octavo.client.messaging.recent_sends import RecentSends
+from octavo.client.messaging.cluster.cluster import Cluster, ProduceCall
+from octavo.client.messaging.cluster.progress import ProgressClock, until_silent
+from octavo.client.messaging.producing.delivery import Send
+from octavo.client.messaging.producing.recent_sends import RecentSends
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error

@@ -9,8 +9,8 @@ import asyncio
 
 import grpc
 
-from octavo.client.messaging.cluster import Cluster, FetchCall
-from octavo.client.messaging.progress import ProgressClock
+from octavo.client.messaging.cluster.cluster import Cluster, FetchCall
+from octavo.client.messaging.cluster.progress import ProgressClock
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
 from octavo.runtime.errors import BrokerUnavailable, OctavoError, RequestTimedOut

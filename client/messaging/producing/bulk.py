@@ -11,13 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar, cast
 
-from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch, Columns, Span
-from octavo.client.messaging.engine import ProducerEngine
-from octavo.client.messaging.intake import check_timestamp
+from octavo.client.messaging.cluster.topic_lives import created_again
+from octavo.client.messaging.producing.accumulator import (
+    RECORD_OVERHEAD_BYTES,
+    Batch,
+    Columns,
+    Span,
+)
+from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.intake import check_timestamp
+from octavo.client.messaging.producing.sections import suspended
+from octavo.client.messaging.producing.serializers import ToBytes, header_list, headers_bytes
 from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.client.messaging.sections import suspended
-from octavo.client.messaging.serializers import ToBytes, header_list, headers_bytes
-from octavo.client.messaging.topic_lives import created_again
 from octavo.runtime.errors import ConfigError, OctavoError
 
 CHUNK_RECORDS = 2_048

@@ -20,9 +20,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Generic, TypeVar
 
-from octavo.client.messaging.forking import foreign_client
-from octavo.client.messaging.log_relay import RELAY
-from octavo.client.messaging.sections import Section, suspended
+from octavo.client.messaging.api.forking import foreign_client
+from octavo.client.messaging.producing.sections import Section, suspended
+from octavo.client.messaging.sync.log_relay import RELAY
 from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.descriptors import keep_standard_descriptors
 from octavo.runtime.errors import IllegalStateError, RequestTimedOut

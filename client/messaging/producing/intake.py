@@ -14,7 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from octavo.client.messaging.accumulator import (
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.cluster.topic_lives import TopicView
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.partitioner import StickyChoice, check_partition
+from octavo.client.messaging.producing.accumulator import (
     GROWN_BATCHES_MAX,
     GROWN_BYTES_MAX,
     RECORD_OVERHEAD_BYTES,
@@ -22,10 +26,8 @@ from octavo.client.messaging.accumulator import (
     Row,
     Slot,
 )
-from octavo.client.messaging.cluster import Cluster
-from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.delivery import Action
-from octavo.client.messaging.early import (
+from octavo.client.messaging.producing.delivery import Action
+from octavo.client.messaging.producing.early import (
     GOING_IN,
     HELD,
     STRUCK,
@@ -33,19 +35,17 @@ from octavo.client.messaging.early import (
     Early,
     interrupted_append,
 )
-from octavo.client.messaging.futures import Completion, Repeatable, SendFuture
-from octavo.client.messaging.partitioner import StickyChoice, check_partition
-from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.client.messaging.routing import Router, TopicState, end_life
-from octavo.client.messaging.sections import suspended
-from octavo.client.messaging.sender_core import SenderCore
-from octavo.client.messaging.serializers import (
+from octavo.client.messaging.producing.futures import Completion, Repeatable, SendFuture
+from octavo.client.messaging.producing.routing import Router, TopicState, end_life
+from octavo.client.messaging.producing.sections import suspended
+from octavo.client.messaging.producing.sender_core import SenderCore
+from octavo.client.messaging.producing.serializers import (
     header_list,
     headers_bytes,
     key_converter,
     value_converter,
 )
-from octavo.client.messaging.topic_lives import TopicView
+from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto.batch import MAX_RECORD_BYTES
 from octavo.runtime.errors import (
     BufferFull,

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from octavo.client.messaging.accumulator import RECORD_OVERHEAD_BYTES, Batch
-from octavo.client.messaging.engine import ProducerEngine
+from octavo.client.messaging.producing.accumulator import RECORD_OVERHEAD_BYTES, Batch
+from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.routing import TopicState
+from octavo.client.messaging.producing.serializers import text_bytes
 from octavo.client.messaging.records import TopicPartition
-from octavo.client.messaging.routing import TopicState
-from octavo.client.messaging.serializers import text_bytes
 from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchHeader, Codec
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
