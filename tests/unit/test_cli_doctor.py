@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.cli import checkup
-from octavo.cli.doctor import Finding, Verdict, exit_code_of
+from octavo.cli.doctor import exit_code_of
 from octavo.cli.failures import ExitCode
+from octavo.cli.finding import Finding, Verdict
 from octavo.cli.program import run
 from octavo.cli.session import PROXY_VARIABLE
 from tests.fake_broker import FakeClusterThread

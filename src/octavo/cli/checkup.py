@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterator
 from functools import partial
 
 from octavo import __version__
-from octavo.cli.doctor import Check, Finding, Verdict
 from octavo.cli.failures import EXTRA_OF
+from octavo.cli.finding import Check, Finding, Verdict
 from octavo.cli.session import PROXY_VARIABLE, connected
 from octavo.runtime.address import split_address
 from octavo.runtime.errors import OctavoError

@@ -6,14 +6,13 @@ with a next step unless it is ok. What cannot be found out is a warning, not ok.
 
 from __future__ import annotations
 
-import enum
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from octavo.cli.failures import ExitCode
+from octavo.cli.finding import Finding, Verdict
 from octavo.cli.folder import DEFAULT_DATA, DataOption
 from octavo.cli.output import Format, FormatOption, beside_work, emit_rows, write_text
 from octavo.cli.session import DEFAULT_BOOTSTRAP, BootstrapOption
@@ -21,29 +20,6 @@ from octavo.cli.terminal import wrapped
 
 DOCTOR_TIMEOUT_S = 5.0
 _INDENT = " " * 6
-
-
-class Verdict(enum.StrEnum):
-    """How a check came out."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Finding(NamedTuple):
-    """What one check found."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    next_step: str = ""
-    """What to do; "" when nothing has to be done."""
-    of_cluster: bool = False
-    """Whether it is the cluster, not this machine, that was looked at."""
-
-
-Check = Callable[[], Iterator[Finding]]
 
 
 def doctor(
