@@ -70,10 +70,6 @@ class Paths:
             raise ValueError(f"not the key of a ledger: {key!r}")
         return LedgerId(int(digits))
 
-    def under_replicated_mark(self, ledger_id: LedgerId) -> str:
-        """The mark that asks autorecovery to look at the ledger."""
-        return f"{self.under_replicated}/{_split_ledger_id(ledger_id)}"
-
     def bookie_rw(self, bookie_id: str) -> str:
         """Registration of a writable bookie."""
         return f"{self.bookies_rw}/{bookie_id}"

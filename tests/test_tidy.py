@@ -63,10 +63,6 @@ def test_p99_of_function_lengths() -> None:
     assert lengths[int(len(lengths) * 0.99)] <= tidy_rules.FUNCTION_LINES_P99_MAX
 
 
-def test_no_import_cycles() -> None:
-    assert tidy_rules.import_cycles(sources()) == []
-
-
 def test_the_whole_tree_is_read() -> None:
     """A rule that sees nothing passes: make sure that the walk finds every folder."""
     seen = {source.path.split("/", 1)[0] for source in sources()}
@@ -127,26 +123,6 @@ def test_text_rules_find_what_they_are_for() -> None:
     assert list(tidy_rules.unfinished_text("x = 1  # TO" + "DO later"))
     assert list(tidy_rules.machine_path("see /ro" + "ot/notes"))
     assert not list(tidy_rules.machine_path("zk://host:2181/octavo and a/work" + "/b"))
-
-
-def test_cycles_are_found() -> None:
-    ring = [
-        tidy_rules.parse("bookie/a.py", "from octavo.bookie import b\n"),
-        tidy_rules.parse("bookie/b.py", "from octavo.bookie.c import X\n"),
-        tidy_rules.parse("bookie/c.py", "import octavo.bookie.a\n"),
-        tidy_rules.parse("bookie/d.py", "from octavo.bookie import a\n"),
-    ]
-    assert tidy_rules.import_cycles(ring) == [
-        ["octavo.bookie.a", "octavo.bookie.b", "octavo.bookie.c"]
-    ]
-
-
-def test_type_checking_imports_are_no_cycle() -> None:
-    pair = [
-        tidy_rules.parse("bookie/a.py", "from octavo.bookie import b\n"),
-        tidy_rules.parse("bookie/b.py", "if TYPE_CHECKING:\n    from octavo.bookie import a\n"),
-    ]
-    assert tidy_rules.import_cycles(pair) == []
 
 
 def test_module_names_follow_the_links() -> None:

@@ -217,10 +217,6 @@ class EntryIndex:
         low, high = _SEGMENT_KEY.pack(b"s", 0), b"t"
         return [_SEGMENT_KEY.unpack(key)[1] for key, _ in self._scan(low, high)]
 
-    def count_ledgers(self) -> int:
-        """Number of ledgers with a state record; walks them all."""
-        return sum(1 for _ in self._scan(b"l", b"m"))
-
     # --- writes -----------------------------------------------------------------------------
 
     def new_batch(self) -> Batch:

@@ -443,15 +443,6 @@ class Accumulator:
                 self._linger.pop(slot, None)
         return out
 
-    def oldest_ready_s(self) -> float | None:
-        """Creation time of the oldest batch that waits for its partition."""
-        ages = [
-            (slot.closed[0] if slot.closed else slot.open).created_s  # type: ignore[union-attr]
-            for slot in self.ready
-            if slot.closed or slot.open is not None
-        ]
-        return min(ages, default=None)
-
     def waiting(self) -> list[Batch]:
         """Batches that are neither acknowledged nor failed and hold a record."""
         return [batch for batch in list(self.pending) if batch.count]

@@ -1,0 +1,221 @@
+"""The tree as a whole: nothing dead, no circles, sizes, pure cores, tests that keep up with code.
+
+Lists of today's exceptions may only become shorter: an entry that no longer holds fails too.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tests import structure_rules, tidy_rules
+from tests.tidy_rules import ROOT, Source, parse
+
+UNUSED = {
+    # Faults that tests ask for, in parts that tests use instead of the real thing.
+    "chaos/toxiproxy.py": {"received_bytes"},
+    "metadata/embedded_server.py": {"expire_session"},
+    "metadata/memory.py": {
+        "end_lease", "force_version", "lose_reply", "lose_request", "suspend",
+    },
+    "src/octavo/runtime/clock.py": {"ManualClock"},
+    # What re-replication and decommissioning stand on, with its tests (M-7, B-29, 2.2).
+    "bookie/journal/segment.py": {"footer_rows"},
+    "metadata/bookies.py": {"delete_cookie"},
+    "metadata/ledger_record.py": {"with_member_replaced"},
+    "metadata/ledgers.py": {"walk_records"},
+    # A core's questions to itself that its simulator and property tests ask.
+    "client/ledger/quorum.py": {"send_slots"},
+    "client/messaging/producing/sender_core.py": {"next_deadline_s"},
+}  # fmt: skip
+CIRCLES = [
+    [f"octavo.client.messaging.producing.{name}" for name in ("early", "engine", "intake")],
+]
+LARGE_FILES = {
+    "bookie/store.py",
+    "client/ledger/connection.py",
+    "client/ledger/quorum.py",
+    "client/messaging/api/admin.py",
+    "client/messaging/cluster/cluster.py",
+    "client/messaging/producing/accumulator.py",
+    "client/messaging/producing/engine.py",
+    "client/messaging/producing/sender_core.py",
+    "client/messaging/reading/fetch_core.py",
+    "client/messaging/reading/fetcher.py",
+    "client/messaging/sync/clients.py",
+    "serving/partition.py",
+    "src/octavo/runtime/errors.py",
+}
+LARGE_CLASSES = {
+    "client/ledger/connection.py:BookieChannel",
+    "client/ledger/quorum.py:QuorumCore",
+    "client/ledger/writer.py:LedgerWriter",
+    "client/messaging/api/consumer.py:AsyncConsumer",
+    "client/messaging/cluster/cluster.py:Cluster",
+    "client/messaging/producing/engine.py:ProducerEngine",
+    "client/messaging/producing/intake.py:Intake",
+    "client/messaging/producing/sender_core.py:SenderCore",
+    "client/messaging/reading/fetch_core.py:FetchCore",
+    "client/messaging/reading/fetcher.py:Fetcher",
+    "serving/partition.py:PartitionShell",
+    "serving/registry.py:PartitionRegistry",
+}
+MANY_POSITIONAL = {
+    "bookie/identity.py:__init__",
+    "bookie/journal/segment.py:encode_batch",
+    "client/ledger/quorum.py:refused",
+    "client/messaging/partitioner.py:checked_choice",
+    "client/messaging/producing/early.py:send",
+    "client/messaging/producing/intake.py:send",
+    "client/messaging/reading/offsets.py:_ask",
+    "client/messaging/reading/offsets.py:_round",
+    "client/messaging/records.py:make_records",
+    "metadata/embedded_proof.py:node_crc",
+    "spark/columns.py:_column",
+    "spark/export_run.py:__init__",
+    "spark/layout.py:data_file",
+    "src/octavo/supervisor/layout.py:_child",
+}
+ENSURED = {
+    "bookie/process.py": 1,
+    "client/messaging/producing/produce_link.py": 3,
+    "client/messaging/sync/loop_thread.py": 2,
+    "serving/partition_deps.py": 2,
+    "serving/streams.py": 2,
+    "spark/export_run.py": 1,
+}
+"""Tasks that one function makes, waits for and ends."""
+CORES = (
+    "client/ledger/quorum.py",
+    "client/ledger/quorum_actions.py",
+    "client/ledger/recovery.py",
+    "client/ledger/tally.py",
+    "client/messaging/cluster/topic_lives.py",
+    "client/messaging/producing/delivery.py",
+    "client/messaging/producing/recent_sends.py",
+    "client/messaging/producing/sender_core.py",
+    "client/messaging/producing/stall_watch.py",
+    "client/messaging/reading/fetch_core.py",
+    "client/messaging/reading/handout.py",
+    "client/messaging/reading/limits.py",
+    "metadata/embedded_tree.py",
+    "metadata/memory_tree.py",
+    "proto/batch.py",
+    "proto/bookie_wire.py",
+    "proto/entry.py",
+    "serving/producers.py",
+)
+"""Decide without I/O, clock or thread."""
+TESTS_TO_SOURCE_MIN = 0.78
+"""Lines of tests for a line of the library; may only rise."""
+
+
+@functools.cache
+def sources() -> list[Source]:
+    return tidy_rules.our_sources()
+
+
+def test_nothing_is_declared_that_nobody_uses() -> None:
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "Makefile")]
+    dead = structure_rules.dead_declarations(sources(), texts)
+    allowed = {f"{path}:{name}" for path, names in UNUSED.items() for name in names}
+    found = {f"{path}:{name}" for path, _, name in (one.split(":") for one in dead)}
+    names = {one.replace(" ", "") for one in found}
+    assert names == allowed, f"dead: {names - allowed}; used now: {allowed - names}"
+
+
+def test_no_circles_types_included() -> None:
+    assert structure_rules.circles(sources()) == CIRCLES
+
+
+def test_file_sizes() -> None:
+    large = structure_rules.large_files(sources())
+    assert large.keys() == LARGE_FILES, "split it by noun, or take it off the list"
+
+
+def test_class_sizes() -> None:
+    large = structure_rules.large_classes(sources(), ("serving/", "client/"))
+    assert large.keys() == LARGE_CLASSES, "give it parts, or take it off the list"
+
+
+def test_arguments_by_place() -> None:
+    many = structure_rules.many_positional(sources())
+    assert many.keys() == MANY_POSITIONAL, "make them keyword-only, or take it off the list"
+
+
+def test_tasks_have_owners() -> None:
+    counts = {s.path: n for s in sources() if (n := structure_rules.tasks_without_owner(s))}
+    assert counts == ENSURED, "use runtime.tasks.TaskOwner.spawn, or take it off the list"
+
+
+def test_cores_are_pure() -> None:
+    by_path = {source.path: source for source in sources()}
+    found = [line for core in CORES for line in structure_rules.impure_imports(by_path[core])]
+    assert not found, "\n".join(found)
+
+
+def test_tests_keep_up_with_the_code() -> None:
+    rooms, tests = structure_rules.lines_by_room(sources())
+    ratio = tests / rooms.total()
+    assert ratio >= TESTS_TO_SOURCE_MIN, f"{ratio:.3f}: a promise without a test?"
+
+
+# --- the rules find what they are for ----------------------------------------------------------
+
+
+def test_dead_declarations_are_found() -> None:
+    tree = [
+        parse("bookie/a.py", "LOST = 1\nX: int = 2\ndef used(): pass\ndef dead(): return X\n"),
+        parse("bookie/b.py", "class Gone:\n    def on_thing(self): used()\n"),
+        parse("tests/test_a.py", "dead()\nGone()\nLOST\n"),
+    ]
+    assert structure_rules.dead_declarations(tree, []) == [
+        "bookie/a.py:4: dead",
+        "bookie/a.py:1: LOST",
+        "bookie/b.py:1: Gone",
+    ]
+    assert structure_rules.dead_declarations(tree, ["dead Gone LOST"]) == []
+
+
+def test_circles_of_types_are_found() -> None:
+    pair = [
+        parse("bookie/a.py", "from octavo.bookie import b\n"),
+        parse("bookie/b.py", "if TYPE_CHECKING:\n    from octavo.bookie import a\n"),
+        parse("bookie/c.py", "def f():\n    from octavo.bookie import a\n"),
+    ]
+    assert structure_rules.circles(pair) == [["octavo.bookie.a", "octavo.bookie.b"]]
+
+
+def test_impure_cores_are_found() -> None:
+    core = parse("bookie/core.py", "import time\nfrom asyncio import sleep\nimport math\n")
+    assert structure_rules.impure_imports(core) == [
+        "bookie/core.py:1: time",
+        "bookie/core.py:2: asyncio",
+    ]
+
+
+def test_large_classes_are_found() -> None:
+    text = "class A:\n" + "".join(f"    def m{number}(self): pass\n" for number in range(26))
+    tree = [parse("serving/a.py", text), parse("bookie/a.py", text)]
+    assert structure_rules.large_classes(tree, ("serving/",)) == {"serving/a.py:A": 26}
+    assert structure_rules.large_files([parse("serving/a.py", "x = 1\n" * 501)]) == {
+        "serving/a.py": 501
+    }
+
+
+def test_arguments_by_place_and_tasks_without_owner_are_found() -> None:
+    text = "def f(self, a, b, c, d, e, f, *, g): asyncio.ensure_future(x())\n"
+    assert structure_rules.many_positional([parse("bookie/a.py", text)]) == {"bookie/a.py:f": 6}
+    assert structure_rules.many_positional([parse("src/octavo/cli/a.py", text)]) == {}
+    assert structure_rules.tasks_without_owner(parse("bookie/a.py", text)) == 1
+    assert structure_rules.tasks_without_owner(parse("tests/a.py", text)) == 0
+
+
+def test_lines_are_counted_by_room() -> None:
+    tree = [
+        parse("serving/a.py", "x = 1\ny = 2\n"),
+        parse("src/octavo/cli/a.py", "x = 1\n"),
+        parse("tests/unit/test_a.py", "x = 1\n" * 5),
+        parse("tools/a.py", "x = 1\n" * 9),
+    ]
+    rooms, tests = structure_rules.lines_by_room(tree)
+    assert (rooms, tests) == ({"serving": 2, "src": 1}, 5)
