@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging.api import arrow
+from octavo.client.messaging.reading import arrow
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto.batch import BatchFlags, decode_header
 from octavo.proto.kafka_columns import SCHEMA, micros

@@ -9,9 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.arrow import ArrowFunctions
+    from octavo.client.messaging.producing.arrow import ArrowSending
+    from octavo.client.messaging.reading.arrow import ArrowReading
 
 
-def arrow_functions() -> ArrowFunctions:
-    """The functions of `octavo.client.messaging.api.arrow`."""
-    return cast("ArrowFunctions", import_module("octavo.client.messaging.api.arrow").FUNCTIONS)
+def arrow_sending() -> ArrowSending:
+    """The functions of `octavo.client.messaging.producing.arrow`."""
+    module = import_module("octavo.client.messaging.producing.arrow")
+    return cast("ArrowSending", module.FUNCTIONS)
+
+
+def arrow_reading() -> ArrowReading:
+    """The functions of `octavo.client.messaging.reading.arrow`."""
+    module = import_module("octavo.client.messaging.reading.arrow")
+    return cast("ArrowReading", module.FUNCTIONS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.arrow_access import arrow_reading
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.reading.fetcher import Fetcher
@@ -35,7 +35,7 @@ from octavo.runtime.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from octavo.client.messaging.api.arrow import StoredBatch
+    from octavo.client.messaging.reading.arrow import StoredBatch
 
 ARROW_POLL_BYTES = 4 << 20
 """poll_arrow() takes buffered batches until their uncompressed size reaches this."""
@@ -364,7 +364,7 @@ class AsyncConsumer:
         if taken is None:
             return None
         try:
-            return arrow_functions().to_record_batch(taken)
+            return arrow_reading().to_record_batch(taken)
         except BaseException:
             self.untake_arrow(taken)
             raise
@@ -379,7 +379,7 @@ class AsyncConsumer:
         self._give_back()
         fetcher.focus(None)
         max_bytes = min(max_bytes, ARROW_POLL_BYTES_MAX)
-        make = arrow_functions().StoredBatch
+        make = arrow_reading().StoredBatch
         while True:
             fetcher.about_to_wait()
             self._check_open()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self
 
-from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.arrow_access import arrow_sending
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.leaving import leave_async, say_waiting
 from octavo.client.messaging.config import ProducerConfig
@@ -144,7 +144,7 @@ class AsyncProducer(Generic[V]):
         engine = self.engine()
         await engine.ensure_topic(topic)
         await engine.early.drained(topic)
-        columns = arrow_functions()
+        columns = arrow_sending()
         given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition)
         bulk = BulkSend(engine, topic)
         for rows in columns.slices(engine, given):

@@ -23,7 +23,7 @@ from octavo.client.messaging.api.admin import (
     TopicDescription,
 )
 from octavo.client.messaging.api.aio import AsyncClient
-from octavo.client.messaging.api.arrow_access import arrow_functions
+from octavo.client.messaging.api.arrow_access import arrow_reading, arrow_sending
 from octavo.client.messaging.api.consumer import ARROW_POLL_BYTES, AsyncConsumer
 from octavo.client.messaging.api.forking import CLIENT_THREAD, foreign_client
 from octavo.client.messaging.api.leaving import leave, say_waiting
@@ -165,7 +165,7 @@ class Producer(Generic[V]):
         """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
         self._thread.refuse_own()
         engine = self._open(topic)
-        functions = arrow_functions()
+        functions = arrow_sending()
         given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition)
         bulk = BulkSend(engine, topic)
         for rows in functions.slices(engine, given):
@@ -289,7 +289,7 @@ class Consumer:
 
         The columns are key, value, topic, partition, offset, timestamp, timestampType, headers.
         """
-        functions = arrow_functions()
+        functions = arrow_reading()
         taken = self._thread.run(
             self._async.take_arrow(max_bytes, timeout), self._async.untake_arrow
         )

@@ -1,6 +1,6 @@
-"""Arrow columns in and out, without a Python object per record (design.md §3, spec/spark.md §6).
+"""Arrow columns on their way out, without a Python object per record (design.md §3).
 
-Imported only when an Arrow function is called: `import octavo` and row-wise use never load pyarrow.
+Imported only by the first `send_arrow` (`api.arrow_access`): row-wise use never loads pyarrow.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,11 +18,8 @@ from octavo.client.messaging.producing.accumulator import RECORD_OVERHEAD_BYTES,
 from octavo.client.messaging.producing.engine import ProducerEngine
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.serializers import text_bytes
-from octavo.client.messaging.records import TopicPartition
-from octavo.proto import kafka_columns
-from octavo.proto.batch import BatchHeader, Codec
-from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow, join_arrow
-from octavo.proto.kafka_columns import SCHEMA
+from octavo.proto.batch import Codec
+from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import ConfigError
 
@@ -223,99 +219,12 @@ def _hashed(
     return plan
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
-class StoredBatch(NamedTuple):
-    """A fetched, verified batch and the rows of it that are wanted."""
-
-    where: TopicPartition
-    batch: Buffer
-    header: BatchHeader
-    first_offset: int
-    """Rows below it were handed out already or lie before the position."""
-    end_offset: int
-    """Rows from here on are not wanted yet."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether every row is wanted, as most often."""
-        header = self.header
-        return self.first_offset <= header.base_offset and self.end_offset >= header.next_offset
-
-    @property
-    def time(self) -> tuple[int, int]:
-        """What the column `timestamp` depends on besides the records' own times."""
-        kind = kafka_columns.timestamp_type(self.header)
-        return kind, self.header.append_time_ms if kind else 0
-
-
-def to_record_batch(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
-    """One RecordBatch with the Kafka-source columns; raises CorruptBatch."""
-    joined = join_arrow((item.batch, item.header) for item in batches)
-    made = pa.RecordBatch.from_arrays(_columns(joined, batches), schema=SCHEMA)
-    if all(item.whole for item in batches):
-        return made
-    return _wanted(made, batches)
-
-
-def _columns(joined: pa.RecordBatch, batches: Sequence[StoredBatch]) -> list[pa.Array]:
-    """The stored columns, and those that all rows of neighbouring batches share."""
-    topics: list[pa.Array] = []
-    partitions: list[pa.Array] = []
-    stamps: list[pa.Array] = []
-    kinds: list[pa.Array] = []
-    row = 0
-    for (where, (kind, _)), run in groupby(batches, key=lambda item: (item.where, item.time)):
-        items = list(run)
-        count = sum(item.header.record_count for item in items)
-        topics.append(pa.repeat(pa.scalar(where.topic, pa.string()), count))
-        partitions.append(pa.repeat(pa.scalar(where.partition, pa.int32()), count))
-        own = joined.column("timestamp").slice(row, count)
-        stamps.append(kafka_columns.timestamps(items[0].header, own))
-        kinds.append(pa.repeat(pa.scalar(kind, pa.int32()), count))
-        row += count
-    return [
-        joined.column("key"),
-        joined.column("value"),
-        pa.concat_arrays(topics),
-        pa.concat_arrays(partitions),
-        joined.column("offset"),
-        pa.concat_arrays(stamps),
-        pa.concat_arrays(kinds),
-        kafka_columns.headers(joined.column("headers")),
-    ]
-
-
-def _wanted(made: pa.RecordBatch, batches: Sequence[StoredBatch]) -> pa.RecordBatch:
-    """Without the rows that lie before a position or behind an end."""
-    pieces: list[pa.RecordBatch] = []
-    row = 0
-    for item in batches:
-        count = item.header.record_count
-        piece = made.slice(row, count)
-        row += count
-        if not item.whole:
-            offsets = piece.column("offset")
-            piece = piece.filter(
-                pc.and_(
-                    pc.greater_equal(offsets, item.first_offset),
-                    pc.less(offsets, item.end_offset),
-                )
-            )
-        pieces.append(piece)
-    combined = pa.Table.from_batches(pieces, schema=SCHEMA).combine_chunks().to_batches()
-    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SCHEMA)
-
-
-class ArrowFunctions:
-    """What producers and consumers use of this module, reached through `arrow_access`."""
+class ArrowSending:
+    """What producers use of this module, reached through `api.arrow_access`."""
 
     ArrowInput = ArrowInput
-    StoredBatch = StoredBatch
     slices = staticmethod(slices)
     batches = staticmethod(batches)
-    to_record_batch = staticmethod(to_record_batch)
 
 
-FUNCTIONS = ArrowFunctions()
+FUNCTIONS = ArrowSending()
