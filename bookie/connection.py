@@ -37,7 +37,7 @@ from octavo.proto.bookie_wire import (
     encode_frame,
     encode_read_reply,
 )
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, lac_digest
+from octavo.proto.entry import MAX_ENTRY_BYTES, lac_digest
 from octavo.proto.framed import FramedConnection
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
@@ -51,7 +51,6 @@ from octavo.runtime.errors import (
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
-MAX_ENTRY_BYTES = HEADER_BYTES + MAX_PAYLOAD_BYTES
 READS_AT_ONCE = 16
 """Reads of one connection that are executed at the same time; others wait their turn."""
 

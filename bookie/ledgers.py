@@ -17,8 +17,8 @@ from typing import NamedTuple
 from octavo.bookie.journal.item import EntryHead
 from octavo.bookie.storage.index import LedgerState
 from octavo.proto.bookie_wire import Status
-from octavo.proto.entry import DIGESTED_BYTES, HEADER, HEADER_BYTES
-from octavo.runtime.checksum import Buffer, crc32c
+from octavo.proto.entry import HEADER, HEADER_BYTES, digest_of
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.invariant import invariant
 
 _unpack = HEADER.unpack_from
@@ -219,7 +219,7 @@ def plan_adds(
             continue
         head = _unpack(entry)
         ledger_id, entry_id, lac, _, crc = head
-        if crc32c(entry[HEADER_BYTES:], crc32c(entry[:DIGESTED_BYTES])) != crc:
+        if digest_of(entry) != crc:
             plan.refused.append((index, Status.BAD_DIGEST))
             continue
         if ledger_id != current_id or ledger is None:

@@ -11,27 +11,13 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from octavo.proto import records_pb2
+from octavo.proto import records_pb2, segment_codecs
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
-from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
+from octavo.runtime.ids import LedgerId
 from octavo.runtime.invariant import invariant
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One element of a partition's list: a ledger and the offsets it holds."""
-
-    ledger_id: LedgerId
-    base_offset: int
-    end_offset: int | None = None
-    """Exclusive; None while the ledger is not CLOSED (then the fields below mean nothing)."""
-    size_bytes: int = 0
-    first_append_ms: int = 0
-    last_append_ms: int = 0
-    last_entry: EntryId = NO_ENTRY
-    max_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True)
@@ -104,7 +90,7 @@ class PartitionState:
             format_version=FORMAT_VERSION,
             topic_id=self.topic_id.bytes,
             partition=self.partition,
-            segments=[_segment_record(segment) for segment in self.segments],
+            segments=[segment_codecs.to_record(segment) for segment in self.segments],
             owner_epoch=self.owner_epoch,
             max_ledger_id_ever=self.max_ledger_id_ever,
             log_start_offset=self.log_start_offset,
@@ -134,7 +120,7 @@ class PartitionState:
         state = cls(
             topic_id=uuid.UUID(bytes=record.topic_id),
             partition=record.partition,
-            segments=tuple(_segment(segment) for segment in record.segments),
+            segments=tuple(map(segment_codecs.from_record, record.segments)),
             owner_epoch=record.owner_epoch,
             max_ledger_id_ever=record.max_ledger_id_ever,
             log_start_offset=record.log_start_offset,
@@ -150,31 +136,3 @@ class PartitionState:
         if problem:
             raise MetadataCorrupt(f"partition record: {problem}")
         return state
-
-
-def _segment_record(segment: Segment) -> records_pb2.SegmentRecord:
-    record = records_pb2.SegmentRecord(
-        ledger_id=segment.ledger_id,
-        base_offset=segment.base_offset,
-        size_bytes=segment.size_bytes,
-        first_append_ms=segment.first_append_ms,
-        last_append_ms=segment.last_append_ms,
-        last_entry=segment.last_entry,
-        max_timestamp_ms=segment.max_timestamp_ms,
-    )
-    if segment.end_offset is not None:
-        record.end_offset = segment.end_offset
-    return record
-
-
-def _segment(record: records_pb2.SegmentRecord) -> Segment:
-    return Segment(
-        ledger_id=LedgerId(record.ledger_id),
-        base_offset=record.base_offset,
-        end_offset=record.end_offset if record.HasField("end_offset") else None,
-        size_bytes=record.size_bytes,
-        first_append_ms=record.first_append_ms,
-        last_append_ms=record.last_append_ms,
-        last_entry=EntryId(record.last_entry),
-        max_timestamp_ms=record.max_timestamp_ms,
-    )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from octavo.metadata.partition_record import PartitionState, Segment, TrashedLedger
+from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths, fold_topic_name
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe
@@ -42,7 +42,6 @@ from octavo.runtime.telemetry import get_logger
 __all__ = [
     "PartitionCatalog",
     "PartitionState",
-    "Segment",
     "Topic",
     "TopicCatalog",
     "TrashedLedger",

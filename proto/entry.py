@@ -16,14 +16,12 @@ from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptEntry
 from octavo.runtime.ids import EntryId, LedgerId
 
-HEADER_BYTES = 36
-MAX_PAYLOAD_BYTES = 5 * 1024 * 1024
-"""E-4: larger payloads are rejected before an entry id is assigned."""
-
-DIGESTED_BYTES = 32
-"""What the digest covers of the header; then follow the digest and the payload."""
 HEADER = struct.Struct(">qqqqI")
 """For hot paths that decode in place; others use the functions below."""
+HEADER_BYTES = HEADER.size
+MAX_PAYLOAD_BYTES = 5 * 1024 * 1024
+"""E-4: larger payloads are rejected before an entry id is assigned."""
+MAX_ENTRY_BYTES = HEADER_BYTES + MAX_PAYLOAD_BYTES
 
 _IDS = struct.Struct(">qqqq")
 _CRC = struct.Struct(">I")
@@ -41,7 +39,7 @@ class EntryHeader(NamedTuple):
 
 
 def encode_header(ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes) -> bytes:
-    """The 36 bytes that go before `payload`."""
+    """The HEADER_BYTES that go before `payload`."""
     head = _IDS.pack(ledger_id, entry_id, lac, length)
     return head + _CRC.pack(crc32c(payload, crc32c(head)))
 
@@ -55,7 +53,7 @@ def decode_header(entry: Buffer) -> EntryHeader:
 
 def digest_of(entry: Buffer) -> int:
     """The digest that an entry of at least HEADER_BYTES should carry (E-2)."""
-    head: int = crc32c(entry[:DIGESTED_BYTES])
+    head: int = crc32c(entry[: _IDS.size])
     return crc32c(entry[HEADER_BYTES:], head)
 
 
@@ -72,6 +70,11 @@ def verify(entry: Buffer) -> EntryHeader:
     return header
 
 
+def payload_view(entry: Buffer) -> memoryview:
+    """The payload of a verified entry, which stays alive with it."""
+    return memoryview(entry)[HEADER_BYTES:]
+
+
 def payload_of(entry: Buffer) -> bytes:
     """The payload of a verified entry, copied."""
-    return bytes(memoryview(entry)[HEADER_BYTES:])
+    return bytes(payload_view(entry))

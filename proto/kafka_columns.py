@@ -27,20 +27,21 @@ import pyarrow.compute as pc
 
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.proto.batch_arrow import HEADER_TYPE
+from octavo.proto.kafka_schema import HEADERS, SQL_TYPES
 
 CREATE_TIME = 0
 APPEND_TIME = 1
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-TYPES: Mapping[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
     "timestamp": TIMESTAMP,
-    "timestampType": pa.int32(),
-    "headers": HEADER_TYPE,
+    SQL_TYPES[HEADERS]: HEADER_TYPE,
 }
+"""SQL type to Arrow type."""
+TYPES: Mapping[str, pa.DataType] = {name: ARROW_TYPES[sql] for name, sql in SQL_TYPES.items()}
 SCHEMA = pa.schema([pa.field(name, kind) for name, kind in TYPES.items()])
 """All nullable: Spark compares the first record batch with `Schema.equals`."""
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from octavo.proto.batch import MAGIC as BATCH_MAGIC
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 from octavo.runtime.invariant import invariant
@@ -31,8 +32,9 @@ SNAPSHOT_MAGIC = 0xB8
 FOOTER_MAGIC = 0xB9
 MARK_MAGIC = 0xBA
 VERSION = 1
-MAX_BYTES = 5 * 1024 * 1024
-"""Ledger entries may not be larger (E-4)."""
+_BATCH, _SNAPSHOT_FIRST, _FOOTER_FIRST = (
+    bytes((magic,)) for magic in (BATCH_MAGIC, SNAPSHOT_MAGIC, FOOTER_MAGIC)
+)
 
 _PREFIX = struct.Struct("<BBHI")
 _CRC = struct.Struct("<I")
@@ -90,6 +92,11 @@ class SegmentFigures(NamedTuple):
     max_timestamp_ms: int = -1
 
 
+def known_time(figure_ms: int) -> int | None:
+    """A time of SegmentFigures as segments have it: None while there is none."""
+    return figure_ms if figure_ms >= 0 else None
+
+
 class Snapshot(NamedTuple):
     """State of a partition as of the entries before this one."""
 
@@ -118,17 +125,17 @@ class Footer(NamedTuple):
 
 def is_batch(payload: Buffer) -> bool:
     """Whether an entry's payload is a batch (0xB7)."""
-    return payload[:1] == b"\xb7"
+    return payload[:1] == _BATCH
 
 
-def is_snapshot(payload: bytes) -> bool:
+def is_snapshot(payload: Buffer) -> bool:
     """Whether an entry's payload is a snapshot."""
-    return payload[:1] == b"\xb8"
+    return payload[:1] == _SNAPSHOT_FIRST
 
 
-def is_footer(payload: bytes) -> bool:
+def is_footer(payload: Buffer) -> bool:
     """Whether an entry's payload is a footer."""
-    return payload[:1] == b"\xb9"
+    return payload[:1] == _FOOTER_FIRST
 
 
 def encode_mark() -> bytes:

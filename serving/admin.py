@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.brokers import BrokerDirectory
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
-from octavo.metadata.topics import PartitionCatalog, Segment, Topic, TopicCatalog
+from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.errors import to_wire
+from octavo.proto.segment_codecs import to_info
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import (
     InvalidRequest,
     MetadataUnavailable,
@@ -253,12 +256,14 @@ class AdminService:
         try:
             shell = await self._resolve(request)
             await shell.prove_end()
-            infos = await self._during(self._segment_infos(shell.described(), shell.high_watermark))
+            # Both of one moment: what is rolled meanwhile is not told.
+            segments, high_watermark = shell.described(), shell.high_watermark
+            infos = await self._during(self._segment_infos(segments, high_watermark))
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
         return pb.DescribeLogReply(
             log_start=shell.log_start,
-            high_watermark=shell.high_watermark,
+            high_watermark=high_watermark,
             segments=infos,
             bookies=_bookie_infos(self._storage.bookies()),
             owner_epoch=shell.owner_epoch,
@@ -273,19 +278,8 @@ class AdminService:
         async def one(segment: Segment) -> pb.SegmentInfo:
             async with gate:
                 record = await self._storage.read_record(segment.ledger_id)
-            closed = segment.end_offset is not None
-            return pb.SegmentInfo(
-                ledger_id=segment.ledger_id,
-                base_offset=segment.base_offset,
-                end_offset=segment.end_offset if segment.end_offset is not None else high_watermark,
-                state="CLOSED" if closed else "OPEN",
-                size_bytes=segment.size_bytes,
-                first_append_ms=segment.first_append_ms,
-                last_append_ms=segment.last_append_ms,
-                last_entry=segment.last_entry if closed else -1,
-                ledger_record=record.to_bytes(),
-                max_timestamp_ms=segment.max_timestamp_ms,
-            )
+            described = replace(segment, ledger_record=record.to_bytes())
+            return to_info(described, high_watermark)
 
         return list(await asyncio.gather(*(one(segment) for segment in segments)))
 

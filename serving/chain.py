@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
-from octavo.metadata.topics import PartitionCatalog, PartitionState, Segment, VersionedPartition
+from octavo.metadata.topics import PartitionCatalog, PartitionState, VersionedPartition
+from octavo.proto.segments import Segment
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     KeyExists,

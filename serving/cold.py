@@ -11,13 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
-from octavo.metadata.ledger_record import LedgerState
-from octavo.metadata.topics import Segment
+from octavo.client.segments.footers import read_footer
+from octavo.client.segments.index import SparseIndex
+from octavo.client.segments.pieces import payloads
+from octavo.client.segments.reader import SegmentReader
+from octavo.client.segments.search import find_entry
 from octavo.proto.batch import BatchHeader, decode_header
 from octavo.proto.entry import HEADER_BYTES, payload_of
 from octavo.proto.segment_entries import is_batch
+from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.ids import EntryId, LedgerId
@@ -25,9 +30,7 @@ from octavo.runtime.tasks import TaskOwner
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import ColdCache
 from octavo.serving.config import BrokerConfig
-from octavo.serving.index import OffsetSearch, SparseIndex
-from octavo.serving.ledger_backend import LedgerBackend, Reader
-from octavo.serving.loading import entries_between, read_footer
+from octavo.serving.ledger_backend import LedgerBackend
 
 HINTS_MAX = 10_000
 CHUNK_ENTRIES = 4_096
@@ -58,7 +61,7 @@ class Source(NamedTuple):
 class _OpenReader:
     """A reader kept open, and how many calls use it."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SegmentReader) -> None:
         self.reader = reader
         self.users = 0
         self.known_lac = -1
@@ -199,9 +202,11 @@ class ColdReader:
         index = SparseIndex(self._index_interval_bytes)
         opened = await self._acquire(segment.ledger_id)
         try:
-            async for entry, payload in entries_between(opened.reader, 0, segment.last_entry):
-                if is_batch(payload):
-                    index.note(decode_header(payload), entry, len(payload))
+            found = payloads(opened.reader, 0, segment.last_entry, piece_bytes=self._chunk_bytes)
+            async with aclosing(found):
+                async for entry, payload in found:
+                    if is_batch(payload):
+                        index.note(decode_header(payload), entry, len(payload))
         finally:
             opened.users -= 1
         self.remember_index(segment.ledger_id, index)
@@ -216,7 +221,7 @@ class ColdReader:
             return self._indexes[ledger_id]
         opened = await self._acquire(ledger_id)
         try:
-            footer = await read_footer(opened.reader, segment.last_entry)
+            footer = await read_footer(opened.reader, ledger_id, segment.last_entry)
         finally:
             opened.users -= 1
         index = SparseIndex.from_footer(footer) if footer is not None else None
@@ -229,24 +234,18 @@ class ColdReader:
         index = await self._index_of(segment)
         if index is not None:
             return index.entry_for_offset(offset)
-        search = OffsetSearch(offset, segment.last_entry)
-        while (probe := search.probe) is not None:
-            source = Source(segment.ledger_id, probe.entry, probe.last, segment.end_offset or 0)
-            header_at = await self._first_batch(source)
-            if header_at is None:
-                search.none_found()
-            else:
-                search.found(*header_at)
-        return search.result
 
-    async def _first_batch(self, source: Source) -> tuple[int, BatchHeader] | None:
-        for entry in range(source.start_entry, source.last_entry + 1):
-            payload = self._cache.get(source.ledger_id, entry)
-            if payload is None:
-                payload = await self._fetch(source, entry, max_bytes=1)
-            if is_batch(payload):
-                return entry, decode_header(payload)
-        return None
+        async def first_batch(first: int, last: int) -> tuple[int, BatchHeader] | None:
+            source = Source(segment.ledger_id, first, last, segment.end_offset or 0)
+            for entry in range(first, last + 1):
+                payload = self._cache.get(source.ledger_id, entry)
+                if payload is None:
+                    payload = await self._fetch(source, entry, max_bytes=1)
+                if is_batch(payload):
+                    return entry, decode_header(payload)
+            return None
+
+        return await find_entry(offset, segment.last_entry, first_batch)
 
     # --- storage ------------------------------------------------------------------------------
 
@@ -312,8 +311,8 @@ class ColdReader:
         return None
 
     async def _reach(self, opened: _OpenReader, entry: int) -> None:
-        """Of an open ledger only confirmed entries may be read (RD-1)."""
-        if opened.reader.metadata.state is LedgerState.CLOSED or opened.known_lac >= entry:
+        """Only confirmed entries may be read (RD-1); a closed ledger's end is known at once."""
+        if opened.known_lac >= entry:
             return
         opened.known_lac = await opened.reader.last_add_confirmed()
         if opened.known_lac < entry:

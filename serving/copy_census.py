@@ -12,7 +12,8 @@ import uuid
 from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerMetadata
-from octavo.metadata.topics import PartitionCatalog, Segment, TopicCatalog
+from octavo.metadata.topics import PartitionCatalog, TopicCatalog
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import NoSuchLedger
 from octavo.runtime.ids import Member
 from octavo.serving.storage import Storage

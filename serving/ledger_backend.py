@@ -6,11 +6,11 @@ model with the same promises (fencing, LAC, recovery, unknown outcomes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from octavo.client.segments.reader import SegmentReader
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
-from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId, LedgerId
 
@@ -78,31 +78,6 @@ class Writer(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """Reads confirmed entries of one ledger; never fences."""
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's record as last read."""
-        ...
-
-    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> Sequence[Buffer]:
-        """Whole entries from `first` on, at least one."""
-        ...
-
-    async def last_add_confirmed(self) -> EntryId:
-        """The LAC, asked anew."""
-        ...
-
-    async def wait_beyond(self, entry: EntryId, timeout_s: float) -> EntryId:
-        """The LAC once it is beyond `entry`, or at the timeout (RD-7)."""
-        ...
-
-    async def close(self) -> None:
-        """Release connections and watches."""
-        ...
-
-
 class LedgerBackend(Protocol):
     """Creates, recovers, reads and deletes ledgers."""
 
@@ -121,7 +96,7 @@ class LedgerBackend(Protocol):
         """Fence and close; returns the CLOSED record."""
         ...
 
-    async def open_reader(self, ledger_id: LedgerId) -> Reader:
+    async def open_reader(self, ledger_id: LedgerId) -> SegmentReader:
         """A reader that changes nothing."""
         ...
 

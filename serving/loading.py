@@ -9,34 +9,36 @@ judged again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from octavo.metadata.topics import PartitionState, Segment
+from octavo.client.segments.footers import read_footer
+from octavo.client.segments.index import SparseIndex
+from octavo.client.segments.pieces import payloads, read_entry
+from octavo.client.segments.reader import SegmentReader
+from octavo.metadata.topics import PartitionState
 from octavo.proto.batch import decode_header
 from octavo.proto.entry import payload_of
 from octavo.proto.segment_entries import (
-    Footer,
     Snapshot,
-    decode_footer,
     decode_snapshot,
     is_batch,
-    is_footer,
     is_snapshot,
 )
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.chain import Closed, PartitionName
-from octavo.serving.index import SparseIndex
-from octavo.serving.ledger_backend import LedgerBackend, Reader
+from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.partition_log import Append, Figures
 from octavo.serving.producers import ProducerStates
 from octavo.serving.segments import end_of, sealed_segment
 
-READ_BYTES = 1024 * 1024
-READ_ENTRIES = 1024
+PIECE_BYTES = 1024 * 1024
+"""Of one read while a partition is loaded; one more is on its way."""
 FIRST_WINDOW_ENTRIES = 64
 WINDOW_ENTRIES_MAX = 1024
 
@@ -57,35 +59,6 @@ class Loaded:
 class _Found(NamedTuple):
     snapshot: Snapshot
     entry: EntryId
-
-
-async def entries_between(
-    reader: Reader, first: int, last: int
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Entry ids and payloads of first..last, in bounded pieces."""
-    at = first
-    while at <= last:
-        found = await reader.read(
-            EntryId(at), max_count=min(READ_ENTRIES, last - at + 1), max_bytes=READ_BYTES
-        )
-        for entry in found:
-            yield at, payload_of(entry)
-            at += 1
-
-
-async def read_footer(reader: Reader, last_entry: int) -> Footer | None:
-    """The footer of a CLOSED ledger, if its last entry is a readable one."""
-    if last_entry < 0:
-        return None
-    (entry,) = await reader.read(EntryId(last_entry), max_count=1, max_bytes=READ_BYTES)
-    payload = payload_of(entry)
-    if not is_footer(payload):
-        return None
-    try:
-        return decode_footer(payload)
-    except (CorruptEntry, UnsupportedVersion) as error:
-        _log.warning("footer-unreadable", ledger_id=reader.metadata.ledger_id, cause=error.cause)
-        return None
 
 
 class PartitionLoader:
@@ -138,28 +111,29 @@ class PartitionLoader:
                 continue
             reader = await self._backend.open_reader(segments[i].ledger_id)
             try:
-                found = await self._snapshot_in(reader, ends[i])
+                found = await self._snapshot_in(reader, segments[i].ledger_id, ends[i])
             finally:
                 await reader.close()
             if found is not None:
                 return i, found
         return 0, None
 
-    async def _snapshot_in(self, reader: Reader, last_entry: int) -> _Found | None:
-        footer = await read_footer(reader, last_entry)
+    async def _snapshot_in(
+        self, reader: SegmentReader, ledger_id: LedgerId, last_entry: int
+    ) -> _Found | None:
+        footer = await read_footer(reader, ledger_id, last_entry)
         if footer is not None:
-            self.result.indexes[reader.metadata.ledger_id] = SparseIndex.from_footer(footer)
+            self.result.indexes[ledger_id] = SparseIndex.from_footer(footer)
             at = footer.snapshot_entry
             if 0 <= at < last_entry:
-                async for entry_id, payload in entries_between(reader, at, at):
-                    found = await self._decode(entry_id, payload)
-                    if found is not None:
-                        return found
+                found = await self._decode(at, payload_of(await read_entry(reader, at)))
+                if found is not None:
+                    return found
         high, window = last_entry, FIRST_WINDOW_ENTRIES
         while high >= 0:
             low = max(0, high - window + 1)
-            around = entries_between(reader, low, high)
-            candidates = [item async for item in around if is_snapshot(item[1])]
+            around = payloads(reader, low, high, piece_bytes=PIECE_BYTES)
+            candidates = [(at, bytes(found)) async for at, found in around if is_snapshot(found)]
             for entry_id, payload in reversed(candidates):
                 found = await self._decode(entry_id, payload)
                 if found is not None:
@@ -187,14 +161,17 @@ class PartitionLoader:
             return offset
         reader = await self._backend.open_reader(segment.ledger_id)
         try:
-            async for _, payload in entries_between(reader, first, last):
-                if not is_batch(payload):
-                    continue
-                header = decode_header(payload)
-                self.result.producers.replay(header)
-                figures.note(header, len(payload))
-                self.result.last_append_ms = max(self.result.last_append_ms, header.append_time_ms)
-                offset = header.next_offset
+            async with aclosing(payloads(reader, first, last, piece_bytes=PIECE_BYTES)) as found:
+                async for _, payload in found:
+                    if not is_batch(payload):
+                        continue
+                    header = decode_header(payload)
+                    self.result.producers.replay(header)
+                    figures.note(header, len(payload))
+                    self.result.last_append_ms = max(
+                        self.result.last_append_ms, header.append_time_ms
+                    )
+                    offset = header.next_offset
         finally:
             await reader.close()
         return offset

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from octavo.client.segments.index import SparseIndex
 from octavo.metadata.ledger_record import LedgerMetadata
-from octavo.metadata.topics import Segment
-from octavo.proto.segment_entries import Footer, SegmentFigures
+from octavo.proto.segment_entries import Footer, SegmentFigures, known_time
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import NO_ENTRY, EntryId
 from octavo.runtime.invariant import invariant
-from octavo.serving.index import SparseIndex
 from octavo.serving.ledger_backend import Writer
 from octavo.serving.partition_log import Append, Figures
 from octavo.serving.read_path import OpenSource
@@ -149,10 +149,8 @@ class OpenSegment:
         return Segment(
             self.writer.ledger_id,
             self.base_offset,
-            None,
-            figures.payload_bytes,
-            max(0, figures.first_append_ms),
-            max(0, figures.last_append_ms),
-            self.last_durable_entry,
-            figures.max_timestamp_ms,
+            size_bytes=figures.payload_bytes,
+            first_append_ms=known_time(figures.first_append_ms),
+            last_append_ms=known_time(figures.last_append_ms),
+            max_timestamp_ms=known_time(figures.max_timestamp_ms),
         )

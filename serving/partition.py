@@ -13,10 +13,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from octavo.client.segments.index import SparseIndex
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
-from octavo.metadata.topics import Segment
 from octavo.proto.batch import BatchHeader
 from octavo.proto.segment_entries import Snapshot, encode_footer, encode_mark, encode_snapshot
+from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     Fatal,
@@ -35,7 +36,6 @@ from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.chain import PartitionName, SegmentChain
 from octavo.serving.end_proof import EndProof
-from octavo.serving.index import SparseIndex
 from octavo.serving.loading import PartitionLoader
 from octavo.serving.open_segment import OpenSegment, SnapshotLimits
 from octavo.serving.partition_deps import PartitionDeps, PartitionStateName, pause, refusal

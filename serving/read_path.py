@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from octavo.metadata.topics import Segment
+from octavo.client.segments.index import SparseIndex
 from octavo.proto.batch import BatchHeader, decode_rows
+from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OffsetOutOfRange
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.cache import PartitionTail
 from octavo.serving.cold import ColdRead, ColdReader, Source
-from octavo.serving.index import SparseIndex
 from octavo.serving.segments import segment_at
 
 
@@ -109,7 +109,8 @@ async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found | None:
     batch is opened to find the record inside it; this is not the hot path.
     """
     for segment in view.segments:
-        if segment.max_timestamp_ms >= timestamp_ms and segment.end_offset is not None:
+        newest_ms = segment.max_timestamp_ms
+        if segment.end_offset is not None and (newest_ms is None or newest_ms >= timestamp_ms):
             index = await view.cold.time_index(segment)
             start = index.entry_for_time(timestamp_ms)
             if start is not None:

@@ -14,8 +14,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
-from octavo.metadata.topics import PartitionState, Segment, TrashedLedger
-from octavo.proto.segment_entries import SegmentFigures
+from octavo.metadata.topics import PartitionState, TrashedLedger
+from octavo.proto.segment_entries import SegmentFigures, known_time
+from octavo.proto.segments import Segment
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from octavo.runtime.invariant import invariant
 
@@ -37,10 +38,10 @@ def sealed_segment(
         segment,
         end_offset=end_offset,
         size_bytes=closed.length or 0,
-        first_append_ms=max(0, figures.first_append_ms),
-        last_append_ms=max(0, figures.last_append_ms),
+        first_append_ms=known_time(figures.first_append_ms),
+        last_append_ms=known_time(figures.last_append_ms),
         last_entry=EntryId(closed.last_entry if closed.last_entry is not None else NO_ENTRY),
-        max_timestamp_ms=figures.max_timestamp_ms,
+        max_timestamp_ms=known_time(figures.max_timestamp_ms),
     )
 
 

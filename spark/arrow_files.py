@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from octavo.proto import batch as batches
+from octavo.proto.segments import StoredBatch
 from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
 from octavo.spark.checked_file import BlockDigest, CheckedFile, FileChecks
 from octavo.spark.columns import (
@@ -32,7 +33,6 @@ from octavo.spark.columns import (
     to_columns,
 )
 from octavo.spark.layout import control_folder, data_file, folder_of
-from octavo.spark.log_view import StoredBatch
 from octavo.spark.manifest import FileEntry
 from octavo.spark.tree import LocalTree
 

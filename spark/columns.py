@@ -16,17 +16,12 @@ from octavo.proto import batch as batches
 from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.proto.batch_arrow import decode_arrow
-from octavo.spark.log_view import StoredBatch
+from octavo.proto.segments import StoredBatch
+from octavo.spark.metadata_columns import METADATA_COLUMNS
 
 TYPES: Mapping[str, pa.DataType] = {
     **kafka_columns.TYPES,
-    "ledgerId": pa.int64(),
-    "entryId": pa.int64(),
-    "batchIndex": pa.int32(),
-    "eventTime": kafka_columns.TIMESTAMP,
-    "producer": pa.string(),
-    "sequence": pa.int64(),
-    "schemaId": pa.int32(),
+    **{name: kafka_columns.ARROW_TYPES[sql] for name, sql in METADATA_COLUMNS.items()},
 }
 EXPORTED = tuple(kafka_columns.TYPES)
 """The columns of exported files."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.spark.log_view import PartitionLog, Segment
+from octavo.proto.segments import Segment
+from octavo.spark.log_view import PartitionLog
 from octavo.spark.manifest import ManifestState
 
 SMALL_LEDGER_BYTES = 16 << 20
@@ -44,7 +45,7 @@ def plan_partition(log: PartitionLog, state: ManifestState) -> PartitionPlan:
     wanted: list[Segment] = []
     still_open = 0
     for segment in log.segments:
-        if not segment.closed:
+        if segment.end_offset is None:
             still_open += 1
         elif still_open or segment.ledger_id in done:
             continue  # ledgers behind an open one wait: offsets ascend from file to file

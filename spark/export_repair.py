@@ -67,6 +67,7 @@ def repair_group(log: PartitionLog | None, entries: list[FileEntry]) -> Group | 
     segments = tuple(s for s in log.segments if s.closed and s.ledger_id in wanted)
     if {segment.ledger_id for segment in segments} != wanted:
         return None
-    if segments[0].base_offset > entries[0].first or segments[-1].end_offset <= entries[-1].last:
+    end = segments[-1].end_below(log.high_watermark)
+    if segments[0].base_offset > entries[0].first or end <= entries[-1].last:
         return None
     return Group(log.partition, segments, sum(segment.size_bytes for segment in segments))

@@ -16,13 +16,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from octavo.runtime.errors import CorruptEntry, VersionConflict
+from octavo.proto.segments import Segment, StoredBatch
+from octavo.runtime.errors import CorruptEntry, InvariantViolation, VersionConflict
 from octavo.spark.arrow_files import LedgerExporter, check_codec
 from octavo.spark.columns import EXPORTED, arrow_schema
 from octavo.spark.export_plan import Group, PartitionPlan, plan_partition
 from octavo.spark.export_repair import OnChecked, damaged_files, repair_group, sharing
 from octavo.spark.layout import control_folder, folder_of, is_data_file
-from octavo.spark.log_view import LogSource, PartitionLog, Segment, StoredBatch, TopicLog
+from octavo.spark.log_view import LogSource, PartitionLog, TopicLog
 from octavo.spark.manifest import FOLDER, Change, ExportInfo, FileEntry, Manifest, ManifestState
 from octavo.spark.tree import LocalTree
 
@@ -265,7 +266,10 @@ class _Run:
     async def _copy(self, segment: Segment, writer: LedgerExporter) -> None:
         chunk: list[StoredBatch] = []
         size = 0
-        async with aclosing(self._source.batches(segment, segment.base_offset)) as found:
+        start, end = segment.base_offset, segment.end_offset
+        if end is None:
+            raise InvariantViolation("only closed ledgers are exported")
+        async with aclosing(self._source.batches(segment, start, end)) as found:
             async for stored in found:
                 chunk.append(stored)
                 size += len(stored.batch)
@@ -273,10 +277,10 @@ class _Run:
                     await in_thread(writer.add, chunk)
                     chunk, size = [], 0
         await in_thread(writer.add, chunk)
-        if writer.next_offset != segment.end_offset:
+        if writer.next_offset != end:
             raise CorruptEntry(
                 f"ledger {segment.ledger_id} ends at offset {writer.next_offset}, "
-                f"its segment at {segment.end_offset}"
+                f"its segment at {end}"
             )
 
     def _sweep(self) -> None:

@@ -10,19 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from octavo.client.ledger import LedgerClientConfig, LedgerMetadata, LedgerReader
 from octavo.client.messaging import AsyncClient
-from octavo.client.messaging.api.admin import AsyncAdmin, LogDescription, SegmentDescription
+from octavo.client.messaging.api.admin import AsyncAdmin, LogDescription
+from octavo.client.segments.reader import open_described
+from octavo.client.segments.scan import scan
+from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import UnknownTopic
-from octavo.spark.ledger_scan import scan
-from octavo.spark.log_view import (
-    BatchSource,
-    LogSource,
-    PartitionLog,
-    Segment,
-    StoredBatch,
-    TopicLog,
-)
+from octavo.spark.log_view import BatchSource, LogSource, PartitionLog, TopicLog
 from octavo.spark.options import ReadOptions
 
 CLIENT_NAME = "octavo-scan"
@@ -30,7 +24,6 @@ CONNECT_TIMEOUT_S = 10.0
 """A query on an unreachable cluster fails after this, naming every address tried."""
 DESCRIBE_PARALLEL = 16
 """Partitions asked for at once."""
-CLOSED = "CLOSED"
 
 
 class LedgerBatches:
@@ -41,15 +34,12 @@ class LedgerBatches:
         """bookie id -> host:port of the framed protocol; may grow while in use."""
 
     async def batches(
-        self, segment: Segment, start_offset: int
+        self, segment: Segment, start_offset: int, visible_end: int
     ) -> AsyncGenerator[StoredBatch, None]:
         """See `BatchSource.batches`."""
-        record = LedgerMetadata.from_bytes(segment.ledger_record)
-        reader = LedgerReader.from_record(
-            record, self.addresses, LedgerClientConfig(client_name=CLIENT_NAME)
-        )
+        reader = open_described(segment, self.addresses, CLIENT_NAME)
         try:
-            async with aclosing(scan(reader, segment, start_offset)) as found:
+            async with aclosing(scan(reader, segment, start_offset, visible_end)) as found:
                 async for stored in found:
                     yield stored
         finally:
@@ -88,26 +78,11 @@ class ClusterLog(LedgerBatches):
 
 
 def _partition(log: LogDescription) -> PartitionLog:
-    """What was described; the reply's own high watermark may be newer than its segments."""
-    segments = tuple(_segment(segment) for segment in log.segments)
-    end = segments[-1].end_offset if segments else log.high_watermark
-    return PartitionLog(log.partition, log.log_start, min(end, log.high_watermark), segments)
-
-
-def _segment(found: SegmentDescription) -> Segment:
-    closed = found.state == CLOSED
-    return Segment(
-        ledger_id=found.ledger_id,
-        base_offset=found.base_offset,
-        end_offset=found.end_offset,
-        closed=closed,
-        size_bytes=found.size_bytes,
-        first_append_ms=found.first_append_ms,
-        last_append_ms=found.last_append_ms,
-        max_timestamp_ms=found.max_timestamp_ms,
-        last_entry=found.last_entry if closed else -1,
-        ledger_record=found.ledger_record,
-    )
+    """What was described; a high watermark beyond the last segment's end promises nothing."""
+    end = log.high_watermark
+    if log.segments:
+        end = log.segments[-1].end_below(end)
+    return PartitionLog(log.partition, log.log_start, end, log.segments)
 
 
 @asynccontextmanager

@@ -9,35 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class StoredBatch(NamedTuple):
-    """One batch as the bookies hold it, and where it lies."""
-
-    ledger_id: int
-    entry_id: int
-    batch: bytes
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One element of a partition's list: a ledger and the offsets it covers."""
-
-    ledger_id: int
-    base_offset: int
-    end_offset: int
-    """Exclusive. For the open segment: the high watermark when it was asked."""
-    closed: bool
-    size_bytes: int = 0
-    first_append_ms: int = 0
-    last_append_ms: int = 0
-    max_timestamp_ms: int = 0
-    """Largest record timestamp; 0 when unknown (open segment)."""
-    last_entry: int = -1
-    """Last entry id of a closed ledger, -1 when empty or open."""
-    ledger_record: bytes = b""
-    """The ledger's metadata record, so that workers need no metadata store."""
+from octavo.proto.segments import Segment, StoredBatch
 
 
 @dataclass(frozen=True)
@@ -65,13 +39,14 @@ class TopicLog:
 class BatchSource(Protocol):
     """The seam between ledgers and everything that turns batches into columns."""
 
-    def batches(self, segment: Segment, start_offset: int) -> AsyncGenerator[StoredBatch, None]:
+    def batches(
+        self, segment: Segment, start_offset: int, visible_end: int
+    ) -> AsyncGenerator[StoredBatch, None]:
         """Data batches of `segment` in offset order, from the one that holds `start_offset`.
 
         Entries that are no batches (snapshot, footer) are left out; control batches are not. A
-        closed segment is read to its last entry, an open one until `segment.end_offset` is
-        reached. Every entry has been verified (INV-3). Ends with a typed error rather than with
-        fewer batches.
+        closed segment is read to its last entry, an open one until `visible_end` is reached. Every
+        entry has been verified (INV-3). Ends with a typed error rather than with fewer batches.
         """
         ...
 

@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, cast
 
+from octavo.proto.edges import EARLIEST, EDGE_WORDS, LATEST, Edge
 from octavo.runtime.errors import ConfigError
 from octavo.runtime.suggestion import did_you_mean
 
 _log = logging.getLogger("octavo.spark")
-
-EARLIEST = -2
-LATEST = -1
 
 BATCH_OPTIONS = (
     "octavo.bootstrap.servers",
@@ -61,7 +59,8 @@ class Bound:
     """One end of what is read."""
 
     option: str
-    kind: Literal["earliest", "latest", "offsets", "time"]
+    kind: str
+    """earliest, latest, offsets or time."""
     values: PerPartition = field(default_factory=dict[str, dict[int, int]])
     """Offsets, or milliseconds (kind time); a missing partition takes the default end."""
     everywhere_ms: int | None = None
@@ -115,15 +114,15 @@ class ReadOptions:
         level = options.get("isolation.level", "read_committed").lower()
         _choice("isolation.level", level, ("read_committed", "read_uncommitted"))
         strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
-        _choice("startingOffsetsByTimestampStrategy", strategy, ("error", "latest"))
+        _choice("startingOffsetsByTimestampStrategy", strategy, ("error", LATEST.value))
         return cls(
             bootstrap=bootstrap,
             path=path,
             topics=topics,
             pattern=pattern,
             assign=assign,
-            start=_bound(options, "starting", "earliest", forbidden=LATEST),
-            end=_bound(options, "ending", "latest", forbidden=EARLIEST),
+            start=_bound(options, "starting", EARLIEST, forbidden=LATEST),
+            end=_bound(options, "ending", LATEST, forbidden=EARLIEST),
             missing_time=cast("Literal['error', 'latest']", strategy),
             min_partitions=_positive(options, "minPartitions"),
             max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
@@ -209,8 +208,8 @@ def _assignment(text: str) -> Mapping[str, tuple[int, ...]]:
 def _bound(
     options: Mapping[str, str],
     prefix: Literal["starting", "ending"],
-    default: Literal["earliest", "latest"],
-    forbidden: int,
+    default: Edge,
+    forbidden: Edge,
 ) -> Bound:
     """Precedence as in the Kafka source: one timestamp, then timestamps, then offsets."""
     name = f"{prefix}Timestamp"
@@ -220,36 +219,38 @@ def _bound(
     if name in options:
         return Bound(name, "time", _per_partition(name, options[name]))
     name = f"{prefix}Offsets"
-    text = options.get(name, default)
-    if text.lower() == default:
-        return Bound(name, default)
-    if text.lower() in ("earliest", "latest"):
-        _refuse(name, f"a batch read cannot use {text.lower()!r} here", f"the default is {default}")
+    text = options.get(name, default.value)
+    if text.lower() == default.value:
+        return Bound(name, default.value)
+    if text.lower() in EDGE_WORDS:
+        hint = f"the default is {default.value}"
+        _refuse(name, f"a batch read cannot use {text.lower()!r} here", hint)
     values = _per_partition(name, text, default=default)
     for topic, offsets in values.items():
         for partition, offset in offsets.items():
-            if offset == forbidden or offset < EARLIEST:
+            if offset == forbidden.kafka_offset or offset < EARLIEST.kafka_offset:
                 _refuse(
                     name,
                     f"offset {offset} of {topic}-{partition} is not allowed in a batch read",
-                    f"use an offset, or {LATEST if forbidden == EARLIEST else EARLIEST}",
+                    f"use an offset, or {default.kafka_offset}",
                 )
     return Bound(name, "offsets", values)
 
 
-def _per_partition(name: str, text: str, *, default: str | None = None) -> PerPartition:
+def _per_partition(name: str, text: str, *, default: Edge | None = None) -> PerPartition:
     """Numbers of partitions; with a `default` end (earliest, latest) a topic or a partition may
     have that word, or its number, instead: a topic without partitions here takes it for all."""
     hint = f"give JSON like {_FORM}"
-    words: dict[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+    words: dict[object, int] = {edge.value: edge.kafka_offset for edge in Edge}
     found: dict[str, dict[int, int]] = {}
     for topic, inner in _object(name, text, hint).items():
         if default is not None and type(inner) in (str, int):
-            if words.get(inner, inner) != words[default]:
+            if words.get(inner, inner) != default.kafka_offset:
                 _refuse(
                     name,
                     f"{topic!r} has {inner!r} for all its partitions",
-                    f"that can only be {default!r} ({words[default]}) in a batch read; {hint}",
+                    f"that can only be {default.value!r} ({default.kafka_offset}) in a batch read; "
+                    f"{hint}",
                 )
             found[topic] = {}
             continue

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from octavo.proto.edges import EARLIEST, LATEST
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError, OffsetOutOfRange
 from octavo.spark.checked_file import FileChecks
 from octavo.spark.layout import folder_of
-from octavo.spark.log_view import PartitionLog, Segment
+from octavo.spark.log_view import PartitionLog
 from octavo.spark.manifest import FileEntry, ManifestState
-from octavo.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from octavo.spark.options import Bound, ReadOptions
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ class LedgerSplit:
     @property
     def newest_ms(self) -> int | None:
         """No record of this piece is newer, by its own or the broker's time; None: not known."""
-        if not self.segment.closed:
+        newest_ms, append_ms = self.segment.max_timestamp_ms, self.segment.last_append_ms
+        if not self.segment.closed or newest_ms is None or append_ms is None:
             return None
-        return max(self.segment.max_timestamp_ms, self.segment.last_append_ms)
+        return max(newest_ms, append_ms)
 
 
 Split = FileSplit | LedgerSplit
@@ -125,7 +128,7 @@ def _outside(
 ) -> Iterable[tuple[int, int]]:
     """The parts of a segment that no exported file covers, within the readable range."""
     low = max(segment.base_offset, log.log_start)
-    high = min(segment.end_offset, log.high_watermark)
+    high = segment.end_below(log.high_watermark)
     for first, end in ((low, min(high, covered[0])), (max(low, covered[1]), high)):
         if first < end:
             yield first, end
@@ -199,7 +202,7 @@ def _resolve(options: ReadOptions, bound: Bound, view: PartitionView, find: Time
                 timestamp_ms=value,
             )
         return view.latest
-    if value in (EARLIEST, LATEST):
+    if value in (EARLIEST.kafka_offset, LATEST.kafka_offset):
         return default
     if not view.earliest <= value <= view.latest:
         if options.fail_on_data_loss:

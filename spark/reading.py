@@ -127,7 +127,7 @@ async def ledger_rows(
     rebatcher = Rebatcher()
     need = tuple(dict.fromkeys((*columns, "offset")))
     reached = split.first
-    async with aclosing(source.batches(split.segment, split.first)) as found:
+    async with aclosing(source.batches(split.segment, split.first, split.end)) as found:
         async for stored in found:
             header = batches.decode_header(stored.batch)
             reached = header.next_offset

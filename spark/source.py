@@ -10,13 +10,15 @@ options, columns are `.schema(...)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from octavo.proto.kafka_schema import HEADERS, SQL_TYPES
 from octavo.runtime.errors import ConfigError
+from octavo.spark.metadata_columns import METADATA_COLUMNS
 from octavo.spark.options import ReadOptions, wants_headers, wants_metadata
 from octavo.spark.plan import FileSplit
 from octavo.spark.worker_python import ImportedByWorkers
@@ -26,25 +28,8 @@ if TYPE_CHECKING:
 
     from octavo.spark.plan import Split
 
-KAFKA_COLUMNS: Mapping[str, str] = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
-HEADER_COLUMNS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
-METADATA_COLUMNS: Mapping[str, str] = {
-    "ledgerId": "bigint",
-    "entryId": "bigint",
-    "batchIndex": "int",
-    "eventTime": "timestamp",
-    "producer": "string",
-    "sequence": "bigint",
-    "schemaId": "int",
-}
+KAFKA_COLUMNS = {name: kind for name, kind in SQL_TYPES.items() if name != HEADERS}
+HEADER_COLUMNS = {HEADERS: SQL_TYPES[HEADERS]}
 _ALL = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}
 _BY_LOWER = {name.lower(): name for name in _ALL}
 

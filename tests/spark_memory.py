@@ -9,9 +9,11 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from octavo.proto import batch as batches
+from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
-from octavo.spark.log_view import PartitionLog, Segment, StoredBatch, TopicLog
+from octavo.runtime.ids import EntryId, LedgerId
+from octavo.spark.log_view import PartitionLog, TopicLog
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -35,6 +37,7 @@ class MemoryTopic:
         self.topic_id = topic_id
         self.segments: dict[int, list[Segment]] = {p: [] for p in range(partitions)}
         self.stored: dict[int, list[StoredBatch]] = {}
+        self.ends = dict.fromkeys(range(partitions), 0)
         self.rows: dict[int, dict[int, Row]] = {p: {} for p in range(partitions)}
         self.next_ledger = 1
         self.log_start = dict.fromkeys(range(partitions), 0)
@@ -53,7 +56,7 @@ class MemoryTopic:
     ) -> Segment:
         """A new ledger that holds one batch per inner sequence."""
         base = next_offset = self.end(partition)
-        ledger = self.next_ledger
+        ledger = LedgerId(self.next_ledger)
         self.next_ledger += 1
         self.stored[ledger] = []
         newest = 0
@@ -73,7 +76,7 @@ class MemoryTopic:
             batch = batches.stamp(
                 batch, base_offset=next_offset, owner_epoch=1, append_time_ms=1_700_000_111_000
             )
-            self.stored[ledger].append(StoredBatch(ledger, entry, batch))
+            self.stored[ledger].append(StoredBatch(ledger, EntryId(entry), batch))
             if not flags & batches.BatchFlags.CONTROL:
                 for i, row in enumerate(group):
                     self.rows[partition][next_offset + i] = row
@@ -84,26 +87,27 @@ class MemoryTopic:
         segment = Segment(
             ledger_id=ledger,
             base_offset=base,
-            end_offset=next_offset,
-            closed=closed,
+            end_offset=next_offset if closed else None,
             size_bytes=size,
             max_timestamp_ms=newest,
             last_append_ms=newest,
-            last_entry=len(stored) if closed else -1,
+            last_entry=EntryId(len(stored) if closed else -1),
         )
         self.segments[partition].append(segment)
+        self.ends[partition] = next_offset
         return segment
 
     def close_last(self, partition: int = 0) -> None:
         """Close the open ledger."""
         last = self.segments[partition][-1]
         entries = len(self.stored[last.ledger_id])
-        self.segments[partition][-1] = replace(last, closed=True, last_entry=entries)
+        self.segments[partition][-1] = replace(
+            last, end_offset=self.ends[partition], last_entry=EntryId(entries)
+        )
 
     def end(self, partition: int = 0) -> int:
         """The high watermark."""
-        segments = self.segments[partition]
-        return segments[-1].end_offset if segments else 0
+        return self.ends[partition]
 
     def log(self) -> TopicLog:
         """What a cluster would describe."""
@@ -120,7 +124,7 @@ class MemoryTopic:
         return self.log()
 
     async def batches(
-        self, segment: Segment, start_offset: int
+        self, segment: Segment, start_offset: int, visible_end: int
     ) -> AsyncGenerator[StoredBatch, None]:
         """BatchSource."""
         self.reads.append(segment.ledger_id)

@@ -29,10 +29,11 @@ from octavo.metadata.embedded_tree import SessionRow, SqliteTree
 from octavo.metadata.envelope import seal
 from octavo.metadata.keys import parent_of
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState, Quorum
-from octavo.metadata.partition_record import PartitionState, Segment
+from octavo.metadata.partition_record import PartitionState
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import Versioned
 from octavo.metadata.topics import Topic
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import MetadataCorrupt, OctavoError
 from octavo.runtime.ids import EntryId, LedgerId, Member
 from octavo.runtime.telemetry import configure_logging

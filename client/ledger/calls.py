@@ -23,7 +23,7 @@ from octavo.proto.bookie_wire import (
     decode_read_reply,
     encode_read_body,
 )
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, lac_digest, verify
+from octavo.proto.entry import MAX_ENTRY_BYTES, lac_digest, verify
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     BookieUnavailable,
@@ -120,7 +120,7 @@ class BookieCalls:
         try:
             channel = self._pool.channel(member.bookie_id, purpose)
             frame = await channel.call(FrameType.READ, body, timeout_s=timeout_s, flags=flags)
-            reply = decode_read_reply(frame.body, HEADER_BYTES + MAX_PAYLOAD_BYTES)
+            reply = decode_read_reply(frame.body, MAX_ENTRY_BYTES)
         except OctavoError as error:
             return ReadReply(_status_of(error), NO_ENTRY, [])
         status = known_status(reply.status)

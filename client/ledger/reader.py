@@ -19,7 +19,7 @@ from octavo.client.ledger.replicas import ReplicaOrder
 from octavo.client.ledger.tally import fence_covered
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, ReadReply, ReadRequest, Status
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
+from octavo.proto.entry import MAX_ENTRY_BYTES
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.entropy import Entropy, SystemEntropy
@@ -187,7 +187,7 @@ class LedgerReader:
     # --- reading ---
 
     async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[Buffer]:
-        """Whole verified entries (36-byte header and payload), consecutive from `first`, at least
+        """Whole verified entries (header and payload), consecutive from `first`, at least
         one; views of what a bookie sent. Fewer than asked where a fragment ends.
 
         Never beyond the last entry, or the LAC of a ledger that is not CLOSED (RD-1). Raises
@@ -237,10 +237,9 @@ class LedgerReader:
     async def _read_striped(self, first: EntryId, count: int, partial: bool) -> list[Buffer]:
         """Consecutive entries of different write sets at once; a gap ends the result."""
         tasks = TaskOwner("striped read")
-        limit = HEADER_BYTES + MAX_PAYLOAD_BYTES
         try:
             asked = [
-                tasks.spawn(self._read_from_replicas(EntryId(e), 1, limit), name=str(e))
+                tasks.spawn(self._read_from_replicas(EntryId(e), 1, MAX_ENTRY_BYTES), name=str(e))
                 for e in range(first, first + count)
             ]
             await asyncio.wait(asked)

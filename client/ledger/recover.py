@@ -35,7 +35,7 @@ from octavo.metadata.ledgers import (
     VersionedLedger,
 )
 from octavo.proto.bookie_wire import ReadRequest, Status
-from octavo.proto.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
+from octavo.proto.entry import MAX_ENTRY_BYTES
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -218,7 +218,7 @@ class _Attempt:
             self._ledger_id,
             action.entry,
             1,
-            HEADER_BYTES + MAX_PAYLOAD_BYTES,
+            MAX_ENTRY_BYTES,
         )
         reply = await self._calls.read(
             request, action.member, recovery=action.fence, timeout_s=self._timeout_s

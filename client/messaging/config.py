@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
 
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
+from octavo.proto.edges import EDGE_WORDS
 from octavo.runtime.address import join_address, split_address
 from octavo.runtime.errors import ConfigError
 from octavo.runtime.suggestion import did_you_mean
@@ -256,7 +257,7 @@ class ProducerConfig:
         return self.enable_idempotence
 
 
-_RESETS = ("earliest", "latest", "none")
+_RESETS = (*EDGE_WORDS, "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from octavo.spark.columns import arrow_schema
 from octavo.spark.export_run import export_log
+from octavo.spark.metadata_columns import METADATA_COLUMNS
 from octavo.spark.source import (
     HEADER_COLUMNS,
     KAFKA_COLUMNS,
-    METADATA_COLUMNS,
     OctavoReader,
 )
 from tests.spark_damage import FORMATS, DamagedExport

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.client.segments.index import SparseIndex
+from octavo.client.segments.search import OffsetSearch
 from octavo.proto.batch import BatchHeader, decode_header
 from octavo.proto.segment_entries import SegmentFigures, decode_footer, encode_footer
-from octavo.serving.index import OffsetSearch, SparseIndex
 from tests.serving_rig import make_batch
 
 _TEMPLATE = decode_header(make_batch([b"v"]))

@@ -10,10 +10,11 @@ import pytest
 
 from octavo.metadata.connect import connect_store, memory_cluster, parse_url, root_of
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.partition_record import PartitionState, Segment, TrashedLedger
+from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog, check_topic_name
+from octavo.proto.segments import Segment
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import (
     ConfigError,
@@ -29,7 +30,7 @@ from octavo.runtime.errors import (
     UnsupportedVersion,
     VersionConflict,
 )
-from octavo.runtime.ids import EntryId, LedgerId
+from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from tests.unit.metadata_stores import CLOCK, PATHS, ImpatientClock
 
 TOPIC_ID = uuid.UUID(int=5)
@@ -210,7 +211,8 @@ def test_topic_record_round_trips_and_refuses_newer_formats() -> None:
 
 
 def segment(ledger_id: int, base: int, end: int | None = None) -> Segment:
-    return Segment(LedgerId(ledger_id), base, end, last_entry=EntryId(3))
+    last = NO_ENTRY if end is None else EntryId(3)
+    return Segment(LedgerId(ledger_id), base, end, last_entry=last)
 
 
 EMPTY = PartitionState(TOPIC_ID, 2)

@@ -12,7 +12,8 @@ from octavo.metadata.bookies import Cookie, CookieCatalog
 from octavo.metadata.bundles import BundleOwner, BundleRegistry
 from octavo.metadata.ledger_ids import ROTATE_AT
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.topics import PartitionCatalog, PartitionState, Segment, TopicCatalog
+from octavo.metadata.topics import PartitionCatalog, PartitionState, TopicCatalog
+from octavo.proto.segments import Segment
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import TopicAlreadyExists, UnknownOutcome
 from octavo.runtime.ids import NO_ENTRY, LedgerId

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from octavo.metadata.ledger_record import LedgerMetadata
-from octavo.metadata.topics import PartitionState, Segment, VersionedPartition
+from octavo.metadata.topics import PartitionState, VersionedPartition
 from octavo.proto.batch import decode_header
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import OutOfOrderSequence, UnknownOutcome, UnknownTopic
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.partition import PartitionShell

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState, Quorum
-from octavo.metadata.topics import PartitionState, Segment
+from octavo.metadata.topics import PartitionState
 from octavo.proto.batch import decode_header
 from octavo.proto.segment_entries import (
     AbortedTransaction,
@@ -28,6 +28,7 @@ from octavo.proto.segment_entries import (
     is_footer,
     is_snapshot,
 )
+from octavo.proto.segments import Segment
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import (
     ConfigError,

@@ -11,7 +11,8 @@ import pytest
 
 from octavo.spark.arrow_files import LedgerExporter, Rebatcher, checks_of, read_file
 from octavo.spark.columns import EXPORTED, TYPES, slice_offsets, to_columns
-from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS, METADATA_COLUMNS
+from octavo.spark.metadata_columns import METADATA_COLUMNS
+from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS
 from octavo.spark.tree import LocalTree
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered
 

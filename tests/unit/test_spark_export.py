@@ -12,12 +12,12 @@ import pytest
 from pyarrow import dataset
 
 from octavo.proto.batch import BatchFlags
+from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import ConfigError, CorruptEntry, StorageFailed
 from octavo.spark import arrow_files, export_plan
 from octavo.spark.arrow_files import checks_of, read_file, verify_file
 from octavo.spark.columns import EXPORTED, arrow_schema
 from octavo.spark.export_run import ExportProgress, export_log
-from octavo.spark.log_view import Segment, StoredBatch
 from octavo.spark.manifest import Manifest, ManifestState
 from octavo.spark.tree import LocalTree
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered, rows_back
@@ -277,11 +277,11 @@ async def test_slower_exporter_with_another_grouping_yields(tmp_path: pathlib.Pa
         """While it reads its first ledger, the other exporter publishes two."""
 
         async def batches(
-            self, segment: Segment, start_offset: int
+            self, segment: Segment, start_offset: int, visible_end: int
         ) -> AsyncGenerator[StoredBatch, None]:
             if not self.reads:
                 await export_log(topic, "orders", tmp_path)
-            async for item in super().batches(segment, start_offset):
+            async for item in super().batches(segment, start_offset, visible_end):
                 yield item
 
     slow = Slow()
@@ -300,9 +300,9 @@ async def test_cancelled_run_leaves_no_half_file(tmp_path: pathlib.Path) -> None
         """Delivers one batch and then nothing more."""
 
         async def batches(
-            self, segment: Segment, start_offset: int
+            self, segment: Segment, start_offset: int, visible_end: int
         ) -> AsyncGenerator[StoredBatch, None]:
-            async for item in super().batches(segment, start_offset):
+            async for item in super().batches(segment, start_offset, visible_end):
                 yield item
                 reached.set()
                 await asyncio.get_running_loop().create_future()

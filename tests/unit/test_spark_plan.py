@@ -8,9 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError, OctavoError, OffsetOutOfRange
+from octavo.runtime.ids import LedgerId
 from octavo.spark.export_plan import SMALL_LEDGER_BYTES, plan_partition
-from octavo.spark.log_view import PartitionLog, Segment
+from octavo.spark.log_view import PartitionLog
 from octavo.spark.manifest import Change, FileEntry, ManifestState
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, PartitionView, Split, plan, view_of
@@ -24,7 +26,14 @@ def options(**given: str) -> ReadOptions:
 
 
 def segment(first: int, end: int, *, closed: bool = True) -> Segment:
-    return Segment(first, first, end, closed, size_bytes=100, max_timestamp_ms=end * 10)
+    return Segment(
+        LedgerId(first),
+        first,
+        end if closed else None,
+        100,
+        last_append_ms=1,
+        max_timestamp_ms=end * 10,
+    )
 
 
 def log(
@@ -33,7 +42,7 @@ def log(
     segments = [segment(a, b) for a, b in pairwise(borders)]
     if open_end is not None:
         segments.append(segment(borders[-1], open_end, closed=False))
-    end = segments[-1].end_offset if segments else start
+    end = open_end or max(borders, default=start)
     return PartitionLog(partition, start, end, tuple(segments))
 
 
@@ -396,8 +405,6 @@ def test_empty_ledgers_are_not_work() -> None:
 
 
 def test_limit_of_joining() -> None:
-    sized = [
-        Segment(n, n * 10, n * 10 + 10, True, size_bytes=SMALL_LEDGER_BYTES // 2) for n in range(5)
-    ]
+    sized = [Segment(LedgerId(n), n * 10, n * 10 + 10, SMALL_LEDGER_BYTES // 2) for n in range(5)]
     got = plan_partition(PartitionLog(0, 0, 50, tuple(sized)), ManifestState())
     assert [len(g.segments) for g in got.groups] == [2, 2, 1]

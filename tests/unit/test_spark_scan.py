@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from octavo.client.segments import scan as scanning
+from octavo.client.segments.scan import scan, start_entry
 from octavo.proto import batch as batches
 from octavo.proto.entry import encode_header
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import CorruptEntry, ReadUnknown
 from octavo.runtime.ids import EntryId
-from octavo.spark import ledger_scan
-from octavo.spark.ledger_scan import find_entry, scan
-from octavo.spark.log_view import Segment
 from octavo.spark.loop_bridge import iterate
 from octavo.spark.plan import LedgerSplit
 from octavo.spark.reading import ledger_rows
@@ -28,7 +28,11 @@ class MemoryReader:
     def __init__(
         self, topic: MemoryTopic, ledger: int, *, chunk: int = 3, lac: int | None = None
     ) -> None:
-        payloads = [b"\xb8snapshot", *(s.batch for s in topic.stored[ledger]), b"\xb9footer"]
+        payloads = [
+            b"\xb8snapshot",
+            *(bytes(s.batch) for s in topic.stored[ledger]),
+            b"\xb9footer",
+        ]
         self.entries = [
             encode_header(ledger, n, n - 1, 0, payload) + payload
             for n, payload in enumerate(payloads)
@@ -50,16 +54,19 @@ class MemoryReader:
         self.lac = self.beyond.pop(0) if self.beyond else self.lac
         return EntryId(self.lac)
 
+    async def close(self) -> None:
+        return
+
 
 def ledger(count: int = 10, size: int = 4, *, closed: bool = True) -> tuple[MemoryTopic, Segment]:
     topic = MemoryTopic()
     made = topic.append([numbered(size, size * n) for n in range(count)], closed=closed)
-    return topic, replace(made, last_entry=count + 1) if closed else made
+    return topic, replace(made, last_entry=EntryId(count + 1)) if closed else made
 
 
-async def offsets(reader: MemoryReader, segment: Segment, start: int) -> list[int]:
+async def offsets(reader: MemoryReader, segment: Segment, start: int, end: int = 40) -> list[int]:
     found: list[int] = []
-    async for stored in scan(reader, segment, start):
+    async for stored in scan(reader, segment, start, end):
         found += batches.decode_rows(stored.batch).offsets
     return found
 
@@ -76,19 +83,21 @@ async def test_start_in_the_middle_reads_no_more_than_it_must() -> None:
     topic, segment = ledger(count=1000)
     reader = MemoryReader(topic, 1, chunk=100)
     await offsets(reader, segment, 3600)
-    assert len(reader.reads) < 10 + 3  # a binary search, then the last tenth
+    assert len(reader.reads) < 1 + 10 + 3  # the footer, a binary search, then the last tenth
 
 
 async def test_find_entry_in_a_ledger_without_batches() -> None:
+    """Nothing to read: it starts behind the last entry."""
     topic = MemoryTopic()
-    topic.append([])
-    assert await find_entry(MemoryReader(topic, 1), 5, EntryId(1)) == 0
+    empty = replace(topic.append([]), last_entry=EntryId(1))
+    assert await start_entry(MemoryReader(topic, 1), empty, 5, EntryId(1)) == 2
+    assert await offsets(MemoryReader(topic, 1), empty, 5) == []
 
 
 async def test_open_ledger_is_read_to_the_high_watermark_only() -> None:
     topic, segment = ledger(closed=False)
     reader = MemoryReader(topic, 1, lac=10)
-    assert await offsets(reader, replace(segment, end_offset=12), 0) == list(range(12))
+    assert await offsets(reader, segment, 0, 12) == list(range(12))
 
 
 async def test_open_ledger_waits_for_the_trailing_lac() -> None:
@@ -101,7 +110,7 @@ async def test_open_ledger_waits_for_the_trailing_lac() -> None:
 
 
 async def test_open_ledger_that_never_confirms_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_scan, "LAC_WAIT_S", 0.0)
+    monkeypatch.setattr(scanning, "LAC_WAIT_S", 0.0)
     topic, segment = ledger(closed=False)
     with pytest.raises(ReadUnknown, match="offset 40 was acknowledged"):
         await offsets(MemoryReader(topic, 1, lac=4), segment, 0)
@@ -109,7 +118,7 @@ async def test_open_ledger_that_never_confirms_is_unknown(monkeypatch: pytest.Mo
 
 async def test_scan_left_early_leaves_no_task_behind() -> None:
     topic, segment = ledger()
-    running = scan(MemoryReader(topic, 1), segment, 0)
+    running = scan(MemoryReader(topic, 1), segment, 0, 40)
     await anext(running)
     await running.aclose()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -125,7 +134,7 @@ async def test_failed_read_ahead_is_raised_once_it_is_needed() -> None:
         return reader.entries[first : first + 3]
 
     reader.read = read  # type: ignore[method-assign]
-    running = scan(reader, segment, 0)
+    running = scan(reader, segment, 0, 40)
     assert [(await anext(running)).entry_id for _ in range(2)] == [1, 2]
     with pytest.raises(ReadUnknown, match="are gone"):
         await anext(running)

@@ -20,11 +20,14 @@ from octavo.client.messaging.reading.limits import (
     check_whole,
     epoch_ms,
 )
-from octavo.client.messaging.reading.offsets import At, Edge, list_offsets
+from octavo.client.messaging.reading.offsets import At, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
+from octavo.proto.edges import EDGE_WORDS, Edge
 from octavo.proto.errors import from_wire
+from octavo.proto.segment_codecs import from_info
+from octavo.proto.segments import Segment
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     InconsistentTopicId,
@@ -123,23 +126,6 @@ class LedgerDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentDescription:
-    """One element of a partition's list; `end_offset` is exclusive."""
-
-    ledger_id: int
-    base_offset: int
-    end_offset: int
-    state: str
-    size_bytes: int
-    first_append_ms: int
-    last_append_ms: int
-    max_timestamp_ms: int
-    last_entry: int
-    ledger_record: bytes
-    """octavo.records.LedgerRecord, for readers that go straight to the bookies."""
-
-
-@dataclass(frozen=True, slots=True)
 class LogDescription:
     """A partition's segments and where they are stored."""
 
@@ -148,7 +134,8 @@ class LogDescription:
     log_start: int
     high_watermark: int
     owner_epoch: int
-    segments: tuple[SegmentDescription, ...]
+    segments: tuple[Segment, ...]
+    """In offset order; an open one can be read up to `high_watermark`."""
     bookies: tuple[BookieDescription, ...]
 
 
@@ -336,7 +323,7 @@ class AsyncAdmin:
             log_start=reply.log_start,
             high_watermark=reply.high_watermark,
             owner_epoch=reply.owner_epoch,
-            segments=tuple(_segment(segment) for segment in reply.segments),
+            segments=tuple(map(from_info, reply.segments)),
             bookies=tuple(_bookie(bookie) for bookie in reply.bookies),
         )
 
@@ -364,7 +351,7 @@ class AsyncAdmin:
         cluster = self._binding.cluster()
         deadline = Deadline(cluster.clock, timeout)
         view = await cluster.topic(check_topic(topic), timeout)
-        moment: At = Edge(at) if at in ("earliest", "latest") else epoch_ms(at)
+        moment: At = Edge(at) if at in EDGE_WORDS else epoch_ms(at)
         wanted: dict[TopicPartition, At] = {
             TopicPartition(topic, number): moment for number in range(view.partitions)
         }
@@ -534,21 +521,6 @@ def _topic(info: pb.TopicInfo) -> TopicDescription:
 def _bookie(info: pb.BookieInfo) -> BookieDescription:
     return BookieDescription(
         info.bookie_id, info.incarnation, info.wire_address, info.control_address, info.state
-    )
-
-
-def _segment(info: pb.SegmentInfo) -> SegmentDescription:
-    return SegmentDescription(
-        ledger_id=info.ledger_id,
-        base_offset=info.base_offset,
-        end_offset=info.end_offset,
-        state=info.state,
-        size_bytes=info.size_bytes,
-        first_append_ms=info.first_append_ms,
-        last_append_ms=info.last_append_ms,
-        max_timestamp_ms=info.max_timestamp_ms,
-        last_entry=info.last_entry,
-        ledger_record=info.ledger_record,
     )
 
 

@@ -21,8 +21,9 @@ from octavo.client.messaging.reading.limits import (
     epoch_ms,
     partitions_of,
 )
-from octavo.client.messaging.reading.offsets import EARLIEST, LATEST, Edge, list_edges
+from octavo.client.messaging.reading.offsets import list_edges
 from octavo.client.messaging.records import Record, TopicPartition
+from octavo.proto.edges import EARLIEST, LATEST, Edge
 from octavo.runtime.deadline import Deadline, check_timeout
 from octavo.runtime.errors import (
     BrokerUnavailable,

@@ -11,9 +11,10 @@ from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.reading.fetcher import Fetcher
 from octavo.client.messaging.reading.limits import check_offset, epoch_ms, partitions_of
-from octavo.client.messaging.reading.offsets import LATEST, list_edges
+from octavo.client.messaging.reading.offsets import list_edges
 from octavo.client.messaging.reading.reading_errors import beyond_the_end
 from octavo.client.messaging.records import Record, TopicPartition
+from octavo.proto.edges import EDGE_WORDS, LATEST
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError
 
@@ -38,7 +39,7 @@ class AsyncReader(AsyncConsumer):
         super().__init__(binding, topics, config)
         self._start = start
         self._partitions = partitions
-        if isinstance(start, str) and start not in ("earliest", "latest"):
+        if isinstance(start, str) and start not in EDGE_WORDS:
             raise ConfigError(
                 f"start={start!r} is not allowed",
                 hint="start is 'earliest', 'latest', an offset or an aware datetime",

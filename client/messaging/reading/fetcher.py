@@ -19,11 +19,12 @@ from octavo.client.messaging.config import ConsumerConfig, parse_reset
 from octavo.client.messaging.reading.fetch_core import Answer, FetchCore, FetchLimits, Plan, Reading
 from octavo.client.messaging.reading.fetch_link import FetchLink
 from octavo.client.messaging.reading.lost_tasks import LostTasks
-from octavo.client.messaging.reading.offsets import EARLIEST, LATEST, list_edges, list_offsets
+from octavo.client.messaging.reading.offsets import list_edges, list_offsets
 from octavo.client.messaging.reading.reading_errors import beyond_the_end, our_fault
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
+from octavo.proto.edges import EARLIEST, EDGE_WORDS, LATEST, Edge
 from octavo.proto.errors import from_wire
 from octavo.proto.fetch_wire import PartitionReply, decode_reply
 from octavo.runtime.deadline import Deadline
@@ -234,8 +235,8 @@ class Fetcher:
                 hint="seek() before the first poll, or choose earliest or latest",
             )
         deadline = self._deadline()
-        if policy in ("earliest", "latest"):
-            edge = EARLIEST if policy == "earliest" else LATEST
+        if policy in EDGE_WORDS:
+            edge = Edge(policy)
             return await list_edges(self._cluster, names, edge, deadline, ids)
         moment = dict.fromkeys(names, int(policy))
         timed = await list_offsets(self._cluster, moment, deadline, ids)

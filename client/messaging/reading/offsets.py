@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from enum import Enum
 
 from octavo.client.messaging.cluster.cluster import Cluster, is_silence, with_answer
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
+from octavo.proto.edges import Edge
 from octavo.proto.errors import from_wire
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import OctavoError, RequestTimedOut, Retry, UnknownTopic
 
-
-class Edge(Enum):
-    """An end of the log, as a kind of its own: no time means it."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-EARLIEST, LATEST = Edge.EARLIEST, Edge.LATEST
 At = Edge | int
 """What is asked for: an end of the log, or the first record at or after an epoch time in ms."""
 

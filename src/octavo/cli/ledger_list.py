@@ -73,6 +73,6 @@ def _rows(client: Client, topic: TopicDescription, timeout_s: float) -> Iterator
                 "partition": partition.partition,
                 "state": segment.state,
                 "start": segment.base_offset,
-                "end": segment.end_offset,
+                "end": segment.end_below(log.high_watermark),
                 "bytes": segment.size_bytes,
             }

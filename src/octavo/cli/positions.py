@@ -6,6 +6,7 @@ import datetime
 import re
 from typing import NamedTuple
 
+from octavo.proto.edges import EARLIEST, LATEST
 from octavo.runtime.errors import ConfigError
 
 _RELATIVE = re.compile(r"-([0-9]+)([smhd])")
@@ -31,9 +32,9 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> Start:
 
     Raises ConfigError naming the option.
     """
-    if text in ("start", "earliest", "beginning"):
+    if text in ("start", EARLIEST.value, "beginning"):
         return Start("start")
-    if text in ("end", "latest"):
+    if text in ("end", LATEST.value):
         return Start("end")
     if _is_number(text):
         return Start("offset", _bounded(int(text), text, option, "an offset"))

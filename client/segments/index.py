@@ -1,8 +1,7 @@
-"""Where an offset or a time lies in a segment: a sparse index and its stand-in. Pure.
+"""Where an offset or a time lies in a segment: a sparse index. Pure.
 
-`SparseIndex` grows with durable entries of the open segment (about one point for each 64 KiB of
-payload) and is written as the ledger's footer. `OffsetSearch` finds an offset in a closed ledger
-that has no footer by binary search over batch headers.
+It grows with durable entries of the open segment (about one point for each 64 KiB of payload) and
+is written as the ledger's footer. Without a footer `octavo.client.segments.search` takes its place.
 
 A point is (base offset of the batch in entry e, e, highest timestamp of all batches before e). The
 last column never falls, so both questions are one bisection: start reading at the returned entry.
@@ -12,14 +11,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
 
 from octavo.proto.batch import BatchHeader
-from octavo.proto.segment_entries import MAX_BYTES, Footer, SegmentFigures
+from octavo.proto.entry import MAX_PAYLOAD_BYTES
+from octavo.proto.segment_entries import Footer, SegmentFigures
 from octavo.runtime.invariant import invariant
 
 BEFORE_ALL_TIME_MS = -(1 << 63)
-MAX_FOOTER_POINTS = (MAX_BYTES - 4096) // 24
+MAX_FOOTER_POINTS = (MAX_PAYLOAD_BYTES - 4096) // 24
 """A footer must fit one entry; an index with more points is thinned, never refused."""
 
 
@@ -96,51 +95,3 @@ class SparseIndex:
         index._times_before = array("q", footer.max_timestamps_before)
         index._max_timestamp_ms = footer.figures.max_timestamp_ms
         return index
-
-
-class Probe(NamedTuple):
-    """Read the first batch at or after `entry`, not beyond `last`."""
-
-    entry: int
-    last: int
-
-
-class OffsetSearch:
-    """Binary search for the batch holding `offset` among entries 0..last_entry of a closed ledger.
-
-    Entries that are no batch take no offset, so a probe looks forward to the next batch. Drive it:
-    while `probe` is not None, read and answer with `found` or `none_found`; then `result` is the
-    entry to start at (the batch holding the offset, or the next one when it lies in a gap), or
-    None when no batch ends after `offset`.
-    """
-
-    def __init__(self, offset: int, last_entry: int) -> None:
-        self._offset = offset
-        self._low = 0
-        self._high = last_entry  # the answer is in low..high, or `result`
-        self.result: int | None = None
-        self.probes = 0
-
-    @property
-    def probe(self) -> Probe | None:
-        """What to read next; None when done."""
-        if self._low > self._high:
-            return None
-        return Probe((self._low + self._high) // 2, self._high)
-
-    def found(self, entry_id: int, header: BatchHeader) -> None:
-        """The first batch at or after the probe lies in `entry_id`."""
-        self.probes += 1
-        asked = (self._low + self._high) // 2
-        if header.next_offset <= self._offset:
-            self._low = entry_id + 1
-            return
-        self.result = entry_id
-        self._high = asked - 1
-        if header.base_offset <= self._offset:
-            self._low = self._high + 1  # exactly this batch
-
-    def none_found(self) -> None:
-        """No batch lies between the probe and its end."""
-        self.probes += 1
-        self._high = (self._low + self._high) // 2 - 1
