@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 import octavo
@@ -33,3 +34,8 @@ pytest_plugins = [
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite` writes into the scenario files what happened, to be read as a change of text."""
+    parser.addoption("--rewrite", action="store_true", help="write what happened into the stories")

@@ -1,1 +1,1 @@
-"""Tests: see docs/HACKING.md for the map."""
+"""Stories in text files over real cores and rigs; `language.py` says how they are written."""

@@ -1,0 +1,156 @@
+"""Stories of one partition: real brokers' shells over the ledgers and metadata of a test cluster.
+
+Commands, BROKER being any name: `open BROKER`, `send BROKER VALUE... [pid= epoch= seq= acks=]`,
+`read BROKER [from=]`, `roll BROKER`, `close BROKER`, `segments BROKER`, `hold`, `release`,
+`live BOOKIES`, `recovery-finds none|all`, `wait BROKER end=|segments=|degraded=`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from octavo.proto import batch as batches
+from octavo.runtime.errors import OctavoError
+from octavo.serving.partition import PartitionShell
+from octavo.serving.partition_log import ACKS_ALL, ACKS_ONE, Answer
+from octavo.serving.read_path import read_at
+from tests.scenarios.language import Handler, Step
+from tests.serving_rig import Broker, Rig, make_batch, until
+
+QUIET_TURNS = 100
+"""So many turns of the loop without an answer: what is left waits for something else."""
+
+
+class PartitionWorld:
+    """A cluster inside one event loop, and the partition `orders-0`."""
+
+    def __init__(self) -> None:
+        self._rig = Rig()
+        self._brokers: dict[str, Broker] = {}
+        self._shells: dict[str, PartitionShell] = {}
+        self._said: list[str] = []
+        self._sent = 0
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """One per command."""
+        return {
+            "open": self._open,
+            "send": self._send,
+            "read": self._read,
+            "roll": self._roll,
+            "close": self._close,
+            "segments": self._segments,
+            "hold": self._hold,
+            "release": self._release,
+            "live": self._live,
+            "recovery-finds": self._recovery_finds,
+            "wait": self._wait,
+        }
+
+    async def happened(self) -> list[str]:
+        """Answers that came, and owners that gave up."""
+        quiet = 0
+        before = -1
+        while quiet < QUIET_TURNS:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._said) == before else 0
+            before = len(self._said)
+        for name, broker in self._brokers.items():
+            self._said += [f"{name} gave up: {error.code}" for error in broker.gone]
+            broker.gone.clear()
+        said, self._said = self._said, []
+        return said
+
+    async def close(self) -> None:
+        """End the cluster."""
+        await self._rig.close()
+
+    async def _open(self, step: Step) -> None:
+        name = step.args[0]
+        broker = self._brokers.setdefault(name, self._rig.broker(broker_id=name))
+        self._shells[name] = shell = await broker.open()
+        self._said.append(
+            f"{name} serves {shell.log_start} to {shell.high_watermark}, epoch {shell.owner_epoch}"
+        )
+
+    async def _send(self, step: Step) -> None:
+        self._sent += 1
+        number = self._sent
+        batch = make_batch(
+            [value.encode() for value in step.args[1:]],
+            pid=step.number("pid", -1),
+            epoch=step.number("epoch", -1),
+            sequence=step.number("seq", -1),
+        )
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, OctavoError):
+                self._said.append(f"#{number} {answer.code}")
+                return
+            again = ", again" if answer.duplicate else ""
+            self._said.append(f"#{number} stored at {answer.base_offset}{again}")
+
+        acks = ACKS_ONE if step.options.get("acks") == "one" else ACKS_ALL
+        try:
+            self._shells[step.args[0]].append(batch, acks, answered)
+        except OctavoError as error:
+            self._said.append(f"#{number} refused: {error.code}")
+
+    async def _read(self, step: Step) -> None:
+        shell = self._shells[step.args[0]]
+        offset = step.number("from", shell.log_start)
+        while offset < shell.high_watermark:
+            found = await read_at(shell.view(), offset, 1 << 20, at_least_one=True)
+            for payload in found.batches:
+                rows = batches.decode_rows(payload)
+                for at, value in zip(rows.offsets, rows.values, strict=True):
+                    if at >= offset:
+                        self._said.append(f"{at} {(value or b'').decode()}")
+            offset = found.next_offset
+        self._said.append(f"end {shell.high_watermark}")
+
+    async def _roll(self, step: Step) -> None:
+        self._said.append(f"rolled at {await self._shells[step.args[0]].roll()}")
+
+    async def _close(self, step: Step) -> None:
+        await self._shells[step.args[0]].close(1.0)
+
+    async def _segments(self, step: Step) -> None:
+        for segment in self._shells[step.args[0]].described():
+            end = "open" if segment.end_offset is None else segment.end_offset
+            self._said.append(f"{segment.base_offset} to {end}")
+
+    async def _hold(self, step: Step) -> None:
+        self._rig.bookies.hold = True
+        self._rig.bookies.first_copies = step.options.get("first") == "acks"
+
+    async def _release(self, step: Step) -> None:
+        self._rig.bookies.release()
+
+    async def _live(self, step: Step) -> None:
+        self._rig.bookies.live = int(step.args[0])
+        for writer in self._rig.bookies.writers:  # the ledger client sees that they are back (3.7)
+            writer.wants_roll = writer.metadata.quorum.write < self._rig.bookies.live
+        self._rig.bookies.release()
+
+    async def _recovery_finds(self, step: Step) -> None:
+        all_of_them = step.args[0] == "all"
+        self._rig.bookies.survivors = lambda unacknowledged: unacknowledged if all_of_them else 0
+
+    async def _wait(self, step: Step) -> None:
+        shell = self._shells[step.args[0]]
+        for name, value in step.options.items():
+            reached: Callable[[], int] = {
+                "end": lambda: shell.high_watermark,
+                "segments": lambda: len(shell.described()),
+                "degraded": lambda: int(shell.degraded),
+            }[name]
+            await until(partial(self._reached, shell, reached, int(value)), step.text)
+
+    @staticmethod
+    def _reached(shell: PartitionShell, reached: Callable[[], int], wanted: int) -> bool:
+        shell.tick()  # as housekeeping does
+        return reached() == wanted
