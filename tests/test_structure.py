@@ -27,17 +27,13 @@ UNUSED = {
     "client/ledger/quorum.py": {"send_slots"},
     "client/messaging/producing/sender_core.py": {"next_deadline_s"},
 }  # fmt: skip
-CIRCLES = [
-    [f"octavo.client.messaging.producing.{name}" for name in ("early", "engine", "intake")],
-]
+CIRCLES: list[list[str]] = []
 LARGE_FILES = {
     "bookie/store.py",
     "client/ledger/connection.py",
     "client/ledger/quorum.py",
     "client/messaging/api/admin.py",
     "client/messaging/cluster/cluster.py",
-    "client/messaging/producing/accumulator.py",
-    "client/messaging/producing/engine.py",
     "client/messaging/producing/sender_core.py",
     "client/messaging/reading/fetch_core.py",
     "client/messaging/reading/fetcher.py",
@@ -51,8 +47,6 @@ LARGE_CLASSES = {
     "client/ledger/writer.py:LedgerWriter",
     "client/messaging/api/consumer.py:AsyncConsumer",
     "client/messaging/cluster/cluster.py:Cluster",
-    "client/messaging/producing/engine.py:ProducerEngine",
-    "client/messaging/producing/intake.py:Intake",
     "client/messaging/producing/sender_core.py:SenderCore",
     "client/messaging/reading/fetch_core.py:FetchCore",
     "client/messaging/reading/fetcher.py:Fetcher",
@@ -64,7 +58,6 @@ MANY_POSITIONAL = {
     "bookie/journal/segment.py:encode_batch",
     "client/ledger/quorum.py:refused",
     "client/messaging/partitioner.py:checked_choice",
-    "client/messaging/producing/early.py:send",
     "client/messaging/producing/intake.py:send",
     "client/messaging/reading/offsets.py:_ask",
     "client/messaging/reading/offsets.py:_round",
@@ -90,7 +83,7 @@ CORES = (
     "client/ledger/recovery.py",
     "client/ledger/tally.py",
     "client/messaging/cluster/topic_lives.py",
-    "client/messaging/producing/delivery.py",
+    "client/messaging/producing/actions.py",
     "client/messaging/producing/recent_sends.py",
     "client/messaging/producing/sender_core.py",
     "client/messaging/producing/stall_watch.py",

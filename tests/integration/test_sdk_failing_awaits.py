@@ -24,7 +24,14 @@ from octavo import AsyncClient, AsyncProducer
 from octavo.client.messaging.api import aio, binding, leaving, producer
 from octavo.client.messaging.cluster import cluster, progress
 from octavo.client.messaging.options import Plain, ProducerOptions
-from octavo.client.messaging.producing import early, engine, futures, intake, produce_link
+from octavo.client.messaging.producing import (
+    delivery,
+    early_sends,
+    engine,
+    futures,
+    produce_link,
+    searches,
+)
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.proto.batch import MAX_BATCH_BYTES
 from octavo.runtime.errors import ConfigError, OctavoError
@@ -42,7 +49,8 @@ SLACK_S = 8.0
 AT_ONCE = 16
 """Runs under way together."""
 MODULES = (
-    aio, binding, cluster, early, engine, futures, intake, leaving, produce_link, producer, progress
+    aio, binding, cluster, delivery, early_sends, engine, futures, leaving, produce_link, producer,
+    progress, searches,
 )  # fmt: skip
 NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "owner")
 """Bulk sends and what only readers await."""
@@ -466,7 +474,7 @@ async def test_every_future_resolves_whichever_await_fails(
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_S", 0.1)
     monkeypatch.setattr(cluster, "PROBE_S", 0.15)
-    monkeypatch.setattr(engine, "ACKS_0_CLOSE_S", LIMIT_S)
+    monkeypatch.setattr(delivery, "ACKS_0_CLOSE_S", LIMIT_S)
     sweep = Sweep(thread)
     gc.freeze()
     try:

@@ -472,7 +472,7 @@ async def test_a_producer_whose_records_wait_says_so_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(
-        "octavo.client.messaging.producing.engine.StallWatch", partial(StallWatch, 0.05)
+        "octavo.client.messaging.producing.delivery.StallWatch", partial(StallWatch, 0.05)
     )
     async with client.producer(linger_ms=0) as producer:
         fake.brokers[0].faults.refuse = [NotEnoughReplicas("test") for _ in range(10_000)]

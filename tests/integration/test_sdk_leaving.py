@@ -96,7 +96,7 @@ from octavo import Client
 client = Client(sys.argv[1])
 producer = client.producer()
 producer.send("one", b"parent")
-with producer._engine.accumulator.lock:  # as if another thread were just sending
+with producer._engine.intake.accumulator.lock:  # as if another thread were just sending
     pid = os.fork()
     if pid == 0:
         producer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)

@@ -21,18 +21,24 @@ from octavo.client.messaging.api import leaving, producer
 from octavo.client.messaging.options import Plain
 from octavo.client.messaging.producing import (
     accumulator,
+    batches,
+    delivery,
     early,
+    early_sends,
     engine,
+    failures,
     futures,
     intake,
     produce_link,
     routing,
+    searches,
     sections,
     sender_core,
 )
-from octavo.client.messaging.producing.accumulator import Accumulator, Row, Slot
-from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.accumulator import Accumulator, Slot
+from octavo.client.messaging.producing.batches import Row
 from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.intake import Intake
 from octavo.runtime import tasks
 from octavo.runtime.errors import BufferFull, OctavoError
 from tests.fake_broker import FakeClusterThread
@@ -40,7 +46,8 @@ from tests.strikes import Strikes
 
 LIMIT_S = 10.0
 PLACING = [
-    str(module.__file__) for module in (accumulator, early, futures, intake, routing, sections)
+    str(module.__file__)
+    for module in (accumulator, batches, early, failures, futures, intake, routing, sections)
 ]
 
 DELIVERING = [
@@ -48,14 +55,19 @@ DELIVERING = [
         str(item.__file__)
         for item in (
             accumulator,
+            batches,
+            delivery,
             early,
+            early_sends,
+            engine,
+            failures,
             futures,
             intake,
-            routing,
-            engine,
             leaving,
             produce_link,
             producer,
+            routing,
+            searches,
             sender_core,
             tasks,
         )
@@ -102,7 +114,7 @@ class Rig:
         self.producer._block_s = 0.001  # pyright: ignore[reportPrivateUsage]
         made = self.producer._engine  # pyright: ignore[reportPrivateUsage]
         assert made is not None
-        self.engine: ProducerEngine = made
+        self.intake: Intake = made.intake
         self.told: dict[bytes, SendFuture] = {}
         self.full = False
         """Whether the caller's thread finds the producer's memory full."""
@@ -114,13 +126,13 @@ class Rig:
             held.set()
             go_on.wait(LIMIT_S)
 
-        self.engine.loop.call_soon_threadsafe(hold)
+        self.intake.loop.call_soon_threadsafe(hold)
         assert held.wait(LIMIT_S)
         return go_on.set
 
     def set_aside(self, value: bytes) -> None:
         """As a signal handler that interrupts a section of this thread."""
-        with self.engine.accumulator.lock:
+        with self.intake.accumulator.lock:
             self.told[value] = self.producer.send_nowait("t", value)
 
     def strike(self, at: int) -> str:
@@ -129,15 +141,15 @@ class Rig:
         try:
             self.set_aside(b"aside-%d-1" % at)
             self.set_aside(b"aside-%d-2" % at)
-            with self.engine.accumulator.lock:
-                taken = self.engine.accumulator.free_bytes if self.full else 0
-                self.engine.accumulator.free_bytes -= taken
+            with self.intake.accumulator.lock:
+                taken = self.intake.accumulator.free_bytes if self.full else 0
+                self.intake.accumulator.free_bytes -= taken
             ends = contextlib.suppress(Interrupted, BufferFull)
             with ends, Strikes(PLACING, Interrupted(), at=at) as strikes:
                 self.told[b"own-%d" % at] = self.producer.send_nowait("t", b"own-%d" % at)
         finally:
-            with self.engine.accumulator.lock:
-                self.engine.accumulator.free_bytes += taken
+            with self.intake.accumulator.lock:
+                self.intake.accumulator.free_bytes += taken
             go_on()
         return strikes.struck
 
@@ -151,8 +163,8 @@ class Rig:
                 assert future.completion.wait(LIMIT_S), f"{future} is open after {where}"
         self.producer.flush(LIMIT_S)
         judge(self.fake, "t", self.told, "any place")
-        assert self.engine.accumulator.free_bytes == self.engine.accumulator.buffer_memory
-        assert not self.engine.waiting_records()
+        assert self.intake.accumulator.free_bytes == self.intake.accumulator.buffer_memory
+        assert not self.intake.waiting_records()
         return struck
 
 
@@ -168,7 +180,7 @@ def rig() -> Iterator[Rig]:
 def test_i4_ctrl_c_at_every_place_of_placing_a_record_that_was_set_aside(rig: Rig) -> None:
     struck = rig.sweep()
     names = {where.split()[-1] for where in struck}
-    assert names >= {"_place_aside", "place", "append", "choose", "when_done", "_wake"}
+    assert names >= {"place_aside", "place", "append", "choose", "when_done", "wake"}
     assert len(struck) >= 50
     failed = [value for value, future in rig.told.items() if future.exception(0) is not None]
     assert failed  # struck while it went in: nobody can know
@@ -181,7 +193,7 @@ def test_i4_ctrl_c_at_every_place_while_there_is_no_memory_for_it(rig: Rig) -> N
     rig.full = True
     struck = rig.sweep()
     names = {where.split()[-1] for where in struck}
-    assert names >= {"_place_aside", "place", "wait_space", "buffer_full"}
+    assert names >= {"place_aside", "place", "wait_space", "buffer_full"}
     waited = [value for value in rig.told if value.startswith(b"aside-")]
     assert [rig.told[value].exception(0) for value in waited] == [None] * len(waited)
 
@@ -247,5 +259,15 @@ def test_i4_ctrl_c_at_every_place_of_the_loop_side() -> None:
     assert all(future.exception(0) is None for future in told.values())
     names = {where.split()[-1] for where in struck}
     assert names >= {"_drain", "_tick", "_act", "_tell", "_on_acks", "_run_callbacks", "_placed"}
-    assert names >= {"run", "_session", "_read", "_write", "flush", "close", "_release", "_end"}
+    assert names >= {
+        "run",
+        "_session",
+        "_read",
+        "_write",
+        "flush",
+        "close",
+        "release",
+        "_release",
+        "_end",
+    }
     assert len(struck) >= 400

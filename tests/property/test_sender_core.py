@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.client.messaging.producing.delivery import (
+from octavo.client.messaging.producing.actions import (
     Action,
     Complete,
     Fail,

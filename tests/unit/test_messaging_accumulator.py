@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging.producing.accumulator import Accumulator, Batch, Columns, Row, Slot
-from octavo.client.messaging.producing.delivery import Partition
+from octavo.client.messaging.producing.accumulator import Accumulator, Slot
+from octavo.client.messaging.producing.actions import Partition
+from octavo.client.messaging.producing.batches import Batch, Columns, Row
 from octavo.proto import batch as batch_format
 
 NOW = [0.0]
@@ -48,6 +49,34 @@ def test_a_record_that_fills_the_batch_closes_it() -> None:
     append(accumulator, slot, row(5000), 0.0)
     taken = [accumulator.take(slot), accumulator.take(slot)]
     assert [batch.count for batch in taken if batch] == [1, 1]
+
+
+def test_a_partition_is_ready_exactly_as_long_as_another_batch_follows() -> None:
+    """The loop looks at ready ones only: one left in is looked at for nothing, one left out waits
+    for ever."""
+    accumulator, slot = made()
+    for size in (1000, 1000, 10):
+        append(accumulator, slot, row(size), 0.0)
+    accumulator.take(slot)
+    assert slot in accumulator.ready
+    accumulator.take(slot)
+    assert slot not in accumulator.ready  # the open one lingers
+    assert accumulator.take(slot) is None
+    accumulator.expedite_all()
+    assert slot in accumulator.ready
+    assert accumulator.take(slot) is not None
+    assert slot not in accumulator.ready
+
+
+def test_a_batch_that_became_due_behind_a_closed_one_keeps_its_partition_ready() -> None:
+    accumulator, slot = made()
+    append(accumulator, slot, row(1000), 0.0)
+    append(accumulator, slot, row(10), 0.0)
+    accumulator.expedite_all()
+    assert accumulator.take(slot) is not None
+    assert slot in accumulator.ready
+    assert accumulator.take(slot) is not None
+    assert not accumulator.ready
 
 
 def test_linger_makes_an_open_batch_due_and_wakes_once() -> None:

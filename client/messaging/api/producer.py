@@ -54,7 +54,7 @@ class AsyncProducer(Generic[V]):
         return self._config
 
     def engine(self) -> ProducerEngine:
-        """The engine, made on the loop at first use."""
+        """What is behind this producer, made on the loop at first use."""
         cluster = self._binding.cluster()
         if self._closed:
             raise ProducerClosed("the producer is closed", hint="create a new one")
@@ -74,15 +74,17 @@ class AsyncProducer(Generic[V]):
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger."""
         engine = self.engine()
-        if topic not in engine.topics:
-            await engine.ensure_topic(topic)
-        await engine.early.drained(topic)
+        intake = engine.intake
+        if topic not in intake.topics:
+            await engine.delivery.ensure_topic(topic)
+        if engine.early.waiting(topic):
+            await engine.early.drained(topic)
         while True:
             try:
-                future = engine.send(topic, value, key, partition, headers, timestamp_ms, True, 0.0)
+                future = intake.send(topic, value, key, partition, headers, timestamp_ms, True, 0.0)
                 break
             except BufferFull:
-                await engine.space(engine.record_limit(topic))
+                await engine.space(intake.record_limit(topic))
         return await future
 
     def send_nowait(
@@ -100,9 +102,11 @@ class AsyncProducer(Generic[V]):
         Never blocks: raises BufferFull when buffer_memory is full (`send` waits instead).
         """
         engine = self.engine()
-        if topic in engine.topics and not engine.early.waiting(topic):
-            return engine.send(topic, value, key, partition, headers, timestamp_ms, False, 0.0)
-        return engine.early.send(topic, value, key, partition, headers, timestamp_ms)
+        intake = engine.intake
+        if topic in intake.topics and not engine.early.waiting(topic):
+            return intake.send(topic, value, key, partition, headers, timestamp_ms, False, 0.0)
+        row = intake.convert(topic, value, key, headers, timestamp_ms)
+        return engine.early.send(topic, partition, row)
 
     async def send_many(
         self,
@@ -119,13 +123,13 @@ class AsyncProducer(Generic[V]):
         Raises the first error when some failed; the others are stored and said so in its notes.
         """
         engine = self.engine()
-        await engine.ensure_topic(topic)
+        await engine.delivery.ensure_topic(topic)
         await engine.early.drained(topic)
         given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
-        bulk = BulkSend(engine, topic)
-        for chunk in chunks(engine, given):
+        bulk = BulkSend(engine.intake, topic)
+        for chunk in chunks(engine.intake, given):
             await engine.space(chunk.size_bytes)
-            bulk.add(append_chunk(engine, topic, partition, chunk, 0.0))
+            bulk.add(append_chunk(engine.intake, topic, partition, chunk, 0.0))
             await asyncio.sleep(0)
         return await self._finish(bulk)
 
@@ -142,15 +146,15 @@ class AsyncProducer(Generic[V]):
     ) -> SendReport:
         """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
         engine = self.engine()
-        await engine.ensure_topic(topic)
+        await engine.delivery.ensure_topic(topic)
         await engine.early.drained(topic)
         columns = arrow_sending()
         given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition)
-        bulk = BulkSend(engine, topic)
-        for rows in columns.slices(engine, given):
-            for batch in columns.batches(engine, given, rows):
+        bulk = BulkSend(engine.intake, topic)
+        for rows in columns.slices(engine.intake, given):
+            for batch in columns.batches(engine.intake, given, rows):
                 await engine.space(batch.size_bytes)
-                bulk.add(append_batch(engine, batch, 0.0))
+                bulk.add(append_batch(engine.intake, batch, 0.0))
             await asyncio.sleep(0)
         return await self._finish(bulk)
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from octavo.client.messaging.producing.accumulator import RECORD_OVERHEAD_BYTES, Batch
-from octavo.client.messaging.producing.engine import ProducerEngine
+from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Batch
+from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.serializers import text_bytes
 from octavo.proto.batch import Codec
@@ -74,7 +74,7 @@ class ArrowInput(NamedTuple):
     partition: int | None
 
 
-def slices(engine: ProducerEngine, given: ArrowInput) -> Iterator[ArrowRows]:
+def slices(intake: Intake, given: ArrowInput) -> Iterator[ArrowRows]:
     """Convert and check the table piece by piece."""
     table = given.table
     names = (given.key, given.value, given.headers, given.timestamp)
@@ -88,36 +88,36 @@ def slices(engine: ProducerEngine, given: ArrowInput) -> Iterator[ArrowRows]:
         table = pa.Table.from_batches([table])
     for piece in table.to_batches(max_chunksize=SLICE_ROWS):
         if piece.num_rows:
-            yield _rows(engine, given, piece)
+            yield _rows(intake, given, piece)
 
 
-def _rows(engine: ProducerEngine, given: ArrowInput, piece: pa.RecordBatch) -> ArrowRows:
+def _rows(intake: Intake, given: ArrowInput, piece: pa.RecordBatch) -> ArrowRows:
     count = piece.num_rows
-    values = _binary(engine, piece.column(given.value), given.value)
+    values = _binary(intake, piece.column(given.value), given.value)
     if given.key is None:
         keys = pa.nulls(count, pa.binary())
     else:
-        keys = _binary(engine, piece.column(given.key), given.key)
+        keys = _binary(intake, piece.column(given.key), given.key)
     sizes = pc.add(_lengths(keys), _lengths(values))
     headers = None
     if given.headers is not None:
         headers = piece.column(given.headers).cast(HEADER_TYPE)
         sizes = pc.add(sizes, pa.array(_header_bytes(headers), pa.int64()))
     largest = pc.max(sizes).as_py()
-    if largest > engine.record_limit(given.topic):
-        raise engine.too_large(given.topic, largest)
+    if largest > intake.record_limit(given.topic):
+        raise intake.too_large(given.topic, largest)
     if given.timestamp is None:
-        stamps = pa.repeat(pa.scalar(engine.cluster.clock.wall_ms(), pa.int64()), count)
+        stamps = pa.repeat(pa.scalar(intake.wall_ms(), pa.int64()), count)
     else:
         stamps = _milliseconds(piece.column(given.timestamp), given.timestamp)
     return ArrowRows(stamps, keys, values, headers, pc.add(sizes, RECORD_OVERHEAD_BYTES))
 
 
-def _binary(engine: ProducerEngine, column: pa.Array, name: str) -> pa.Array:
+def _binary(intake: Intake, column: pa.Array, name: str) -> pa.Array:
     """The column as binary; numbers only where the serializer is JSON, whose text they are."""
     if isinstance(column, pa.DictionaryArray):
-        return _binary(engine, column.dictionary_decode(), name)
-    json = "json" in (engine.config.key_serializer, engine.config.serializer)
+        return _binary(intake, column.dictionary_decode(), name)
+    json = "json" in (intake.config.key_serializer, intake.config.serializer)
     if json and types.is_integer(column.type):
         column = column.cast(pa.string())
     if any(is_kind(column.type) for is_kind in _STORABLE):
@@ -151,17 +151,17 @@ def _header_bytes(headers: pa.Array) -> list[int]:
     ]
 
 
-def batches(engine: ProducerEngine, given: ArrowInput, rows: ArrowRows) -> Iterator[Batch]:
+def batches(intake: Intake, given: ArrowInput, rows: ArrowRows) -> Iterator[Batch]:
     """Batches of one slice, partition by partition, each up to the configured size."""
-    state = engine.topics[given.topic]
-    codec = Codec.LZ4 if engine.config.compression_type == "lz4" else Codec.NONE
-    for where, part in _by_partition(engine, state, given.partition, rows):
+    state = intake.topics[given.topic]
+    codec = Codec.LZ4 if intake.config.compression_type == "lz4" else Codec.NONE
+    for where, part in _by_partition(intake, state, given.partition, rows):
         ends = pc.cumulative_sum(part.sizes).to_pylist()
         start = 0
         while start < len(ends):
             before = ends[start - 1] if start else 0
             stop = max(bisect_right(ends, before + state.slots[where].full_bytes), start + 1)
-            batch = Batch(state.name, where, engine.cluster.clock.monotonic())
+            batch = Batch(state.name, where, intake.now_s())
             batch.life = state.life
             batch.count = stop - start
             batch.size_bytes = ends[stop - 1] - before
@@ -177,20 +177,20 @@ def _encode(rows: ArrowRows, codec: int, producer: tuple[int, int, int]) -> Buff
 
 
 def _by_partition(
-    engine: ProducerEngine, state: TopicState, partition: int | None, rows: ArrowRows
+    intake: Intake, state: TopicState, partition: int | None, rows: ArrowRows
 ) -> Iterator[tuple[int, ArrowRows]]:
     """Rows of each partition in their order; keyed rows by the hash of their distinct keys."""
     count = len(rows.values)
-    router = engine.router
+    router = intake.router
     if partition is None and router.custom is None and rows.keys.null_count == 0:
-        plan = _hashed(engine, state, rows.keys)
+        plan = _hashed(intake, state, rows.keys)
     else:
         keys = None if rows.keys.null_count == count else rows.keys.to_pylist()
         values: list[bytes | None] = [None] * count
         if router.custom is not None:
             values = rows.values.to_pylist()
         chosen = router.choose_many(state, partition, keys, values, None)
-        with engine.accumulator.lock:
+        with intake.accumulator.lock:
             groups = router.group(state, chosen, keys, rows.sizes.to_pylist())
             plan = [(slot.partition, index) for slot, index in groups]
     for where, index in plan:
@@ -203,10 +203,10 @@ def _by_partition(
 
 
 def _hashed(
-    engine: ProducerEngine, state: TopicState, keys: pa.Array
+    intake: Intake, state: TopicState, keys: pa.Array
 ) -> list[tuple[int, Sequence[int] | pa.Array]]:
     distinct = keys.dictionary_encode()
-    hashes = engine.router.hashes.get_many(distinct.dictionary.to_pylist())
+    hashes = intake.router.hashes.get_many(distinct.dictionary.to_pylist())
     count = len(state.slots)
     targets = pa.array([hashed % count for hashed in hashes], pa.int32()).take(distinct.indices)
     order = pc.sort_indices(targets)  # stable: rows of a partition keep their order

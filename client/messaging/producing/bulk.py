@@ -12,14 +12,13 @@ from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar, cast
 
 from octavo.client.messaging.cluster.topic_lives import created_again
-from octavo.client.messaging.producing.accumulator import (
+from octavo.client.messaging.producing.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
     Columns,
     Span,
 )
-from octavo.client.messaging.producing.engine import ProducerEngine
-from octavo.client.messaging.producing.intake import check_timestamp
+from octavo.client.messaging.producing.intake import Intake, check_timestamp
 from octavo.client.messaging.producing.sections import suspended
 from octavo.client.messaging.producing.serializers import ToBytes, header_list, headers_bytes
 from octavo.client.messaging.records import NO_HEADERS, Headers
@@ -90,7 +89,7 @@ class ManyInput(NamedTuple):
     partition: int | None
 
 
-def chunks(engine: ProducerEngine, given: ManyInput) -> Iterator[Chunk]:
+def chunks(intake: Intake, given: ManyInput) -> Iterator[Chunk]:
     """Convert, check and cut the input; errors name the record and leave earlier chunks sent."""
     values = iter(given.values)
     keys = None if given.keys is None else iter(given.keys)
@@ -104,10 +103,10 @@ def chunks(engine: ProducerEngine, given: ManyInput) -> Iterator[Chunk]:
                     raise ConfigError(f"{name} has more items than values")
             return
         count = len(part)
-        value_column = _convert(part, engine.to_value, bytes_pass=engine.bytes_pass)
+        value_column = _convert(part, intake.to_value, bytes_pass=intake.bytes_pass)
         key_column = None
         if keys is not None:
-            key_column = _convert(_next(keys, count, "keys"), engine.to_key, bytes_pass=True)
+            key_column = _convert(_next(keys, count, "keys"), intake.to_key, bytes_pass=True)
         header_column = None
         if headers is not None:
             header_column = [
@@ -115,12 +114,12 @@ def chunks(engine: ProducerEngine, given: ManyInput) -> Iterator[Chunk]:
                 for item in _next(headers, count, "headers")
             ]
         if stamps is None:
-            times: Sequence[int] = [engine.cluster.clock.wall_ms()] * count
+            times: Sequence[int] = [intake.wall_ms()] * count
         else:
             times = cast("Sequence[int]", _next(stamps, count, "timestamps_ms"))
             for stamp in times:
                 check_timestamp(stamp)
-        sizes = _sizes(engine, given.topic, key_column, value_column, header_column)
+        sizes = _sizes(intake, given.topic, key_column, value_column, header_column)
         yield from _cut(key_column, value_column, header_column, times, sizes)
 
 
@@ -148,7 +147,7 @@ def _lengths(column: Sequence[bytes | None]) -> list[int]:
 
 
 def _sizes(
-    engine: ProducerEngine,
+    intake: Intake,
     topic: str,
     keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None],
@@ -160,8 +159,8 @@ def _sizes(
     if headers is not None:
         sizes = [a + headers_bytes(b) for a, b in zip(sizes, headers, strict=True)]
     largest = max(sizes)
-    if largest > engine.record_limit(topic):
-        raise engine.too_large(topic, largest)
+    if largest > intake.record_limit(topic):
+        raise intake.too_large(topic, largest)
     return [size + RECORD_OVERHEAD_BYTES for size in sizes]
 
 
@@ -189,44 +188,44 @@ def _cut(
 
 
 def append_chunk(
-    engine: ProducerEngine, topic: str, partition: int | None, chunk: Chunk, block_s: float
+    intake: Intake, topic: str, partition: int | None, chunk: Chunk, block_s: float
 ) -> list[Span]:
     """Append one chunk; blocks the thread up to `block_s` for memory, then BufferFull."""
-    accumulator = engine.accumulator
+    accumulator = intake.accumulator
     if accumulator.mine():
         with suspended():  # the caller interrupted this thread inside; it will wait anyway
-            return append_chunk(engine, topic, partition, chunk, block_s)
+            return append_chunk(intake, topic, partition, chunk, block_s)
     spans: list[Span] = []
-    state = engine.topics[topic]
-    chosen = engine.router.choose_many(state, partition, chunk.keys, chunk.values, chunk.headers)
+    state = intake.topics[topic]
+    chosen = intake.router.choose_many(state, partition, chunk.keys, chunk.values, chunk.headers)
     with accumulator.lock:
-        if engine.closed is not None:
-            raise engine.refusal()
+        if intake.closed is not None:
+            raise intake.refusal()
         if accumulator.free_bytes < chunk.size_bytes:
-            engine.wait_space(chunk.size_bytes, block_s)
-        groups = engine.router.group(state, chosen, chunk.keys, chunk.sizes)
+            intake.wait_space(chunk.size_bytes, block_s)
+        groups = intake.router.group(state, chosen, chunk.keys, chunk.sizes)
         for slot, rows in groups:
             spans += accumulator.append_many(slot, _columns(chunk, rows))
-        engine.wake_if_wanted()
+        intake.wake_if_wanted()
     return spans
 
 
-def append_batch(engine: ProducerEngine, batch: Batch, block_s: float) -> list[Span]:
+def append_batch(intake: Intake, batch: Batch, block_s: float) -> list[Span]:
     """Append a batch that is complete already; blocks as `append_chunk`."""
-    accumulator = engine.accumulator
+    accumulator = intake.accumulator
     if accumulator.mine():
         with suspended():
-            return append_batch(engine, batch, block_s)
+            return append_batch(intake, batch, block_s)
     with accumulator.lock:
-        if engine.closed is not None:
-            raise engine.refusal()
+        if intake.closed is not None:
+            raise intake.refusal()
         if accumulator.free_bytes < batch.size_bytes:
-            engine.wait_space(batch.size_bytes, block_s)
-        state = engine.topics[batch.topic]
+            intake.wait_space(batch.size_bytes, block_s)
+        state = intake.topics[batch.topic]
         if batch.life != state.life:
             raise created_again(batch.topic, "this piece was cut for the old one")
         accumulator.append_made(state.slots[batch.partition], batch)
-        engine.wake_if_wanted()
+        intake.wake_if_wanted()
     return [Span(batch, 0, batch.count)]
 
 
@@ -251,8 +250,8 @@ def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
 class BulkSend:
     """One bulk send under way: collects outcomes as they come, so memory stays bounded."""
 
-    def __init__(self, engine: ProducerEngine, topic: str) -> None:
-        self._engine = engine
+    def __init__(self, intake: Intake, topic: str) -> None:
+        self._intake = intake
         self._report = SendReport(topic)
         self._spans: deque[Span] = deque()
         self._failed = 0
@@ -274,7 +273,7 @@ class BulkSend:
 
     def expedite(self) -> None:
         """Nothing more follows: do not linger."""
-        self._engine.expedite_all()
+        self._intake.expedite_all()
 
     @property
     def open(self) -> list[Batch]:

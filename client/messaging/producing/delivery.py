@@ -1,187 +1,399 @@
-"""Values of the delivery core: what an unresolved batch and a partition's state are, and actions.
+"""The producer's delivery: brings what its intake took to the brokers. Loop only.
 
-The rules that move them are in `octavo.client.messaging.producing.sender_core`.
+Drives the pure sender core with real time, connections and tasks. Whatever ends here ends as
+somebody's error: a task or callback that fails ends the producer, and with it every future that is
+open.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 
-from octavo.runtime.errors import OctavoError
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.cluster.topic_lives import TopicView, created_again
+from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.partitioner import StickyChoice
+from octavo.client.messaging.producing.accumulator import Accumulator, Slot
+from octavo.client.messaging.producing.actions import (
+    Action,
+    Complete,
+    Fail,
+    FindOwner,
+    RequestIdentity,
+    Send,
+    SenderSettings,
+    Stop,
+)
+from octavo.client.messaging.producing.batches import Batch
+from octavo.client.messaging.producing.early_sends import EarlySends
+from octavo.client.messaging.producing.failures import UnseenFailures
+from octavo.client.messaging.producing.intake import Intake
+from octavo.client.messaging.producing.produce_link import ProduceLink
+from octavo.client.messaging.producing.routing import TopicState
+from octavo.client.messaging.producing.searches import Searches
+from octavo.client.messaging.producing.sender_core import SenderCore
+from octavo.client.messaging.producing.stall_watch import StallWatch
+from octavo.client.messaging.user_code import ClientLog
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.batch import Codec
+from octavo.proto.errors import from_wire
+from octavo.runtime.errors import (
+    DeliveryFailed,
+    InconsistentTopicId,
+    InvalidRecord,
+    OctavoError,
+)
+from octavo.runtime.tasks import TaskOwner
 
-SEQUENCE_MASK = 0x7FFFFFFF
-"""Sequences are int32 and wrap to 0 after 2147483647 (I1)."""
+_log = ClientLog("octavo.client")
 
-
-class Deliverable(Protocol):
-    """What the core needs to know of a batch."""
-
-    @property
-    def count(self) -> int:
-        """Records in it."""
-        ...
-
-    @property
-    def created_s(self) -> float:
-        """When its first record was appended; the delivery timeout counts from here."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SenderSettings:
-    """Limits of the core, in seconds."""
-
-    idempotent: bool = True
-    acks: int = -1
-    max_in_flight: int = 5
-    delivery_timeout_s: float = 120.0
-    request_timeout_s: float = 30.0
-    backoff_initial_s: float = 0.1
-    backoff_max_s: float = 1.0
-    unknown_topic_s: float = 60.0
-    """UNKNOWN_TOPIC is retried this long: the owner may not have seen the topic yet (F031)."""
-
-
-class State(Enum):
-    """Where an unresolved batch is."""
-
-    WAITING = auto()
-    """To be sent, for the first time or again."""
-    SENT = auto()
-    """Handed to a connection, no answer yet."""
-    PARKED = auto()
-    """Proved not stored, waits for new numbers."""
+TICK_S = 0.02
+"""How often timeouts and back-offs are looked at while anything is unresolved."""
+ACKS_0_CLOSE_S = 5.0
+"""How long closing waits until batches that get no reply were read by the broker."""
 
 
-@dataclass(eq=False, slots=True)
-class InFlight:
-    """One batch under delivery."""
+class Delivery:
+    """The loop's half of a producer. It makes the intake, which rings `_look` and knows no more."""
 
-    batch: Deliverable
-    partition: Partition
-    state: State = State.WAITING
-    base_sequence: int = -1
-    """-1 until first sent; constant while SENT or WAITING again (I4)."""
-    correlation: int = 0
-    """Of the latest attempt; 0 before the first."""
-    owner: str = ""
-    sent_s: float = 0.0
-    attempts: int = 0
-    loose: bool = False
-    """An attempt ended without a word on whether it is stored: its connection ended or fell silent,
-    so that a copy may still arrive, or the answer left it open (A8)."""
-    last_error: OctavoError | None = None
+    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.core = SenderCore(settings_of(config), cluster.entropy)
+        self.failures = UnseenFailures()
+        self.intake = Intake(
+            config, cluster.clock, cluster.max_record_bytes, self.look, self.failures.note
+        )
+        self.early = EarlySends(self.intake, self.spawn, self.ensure_topic)
+        self._now_s = cluster.clock.monotonic
+        self._accumulator = self.intake.accumulator
+        self._searches = Searches(cluster, self.core, self._go_on)
+        self._decided: deque[Complete | Fail] = deque()
+        """Outcomes that the core decided and nobody was told yet."""
+        self._codec = Codec.LZ4 if config.compression_type == "lz4" else Codec.NONE
+        self._tasks = TaskOwner("octavo-producer", self._broken)
+        self._links: dict[str, ProduceLink] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+        self._last_tick_s = 0.0
+        self._stalls = StallWatch()
+        self._releasing = False
+        self._unwatch = cluster.watch(self._view_changed)
 
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of its last record."""
-        return (self.base_sequence + self.batch.count - 1) & SEQUENCE_MASK
+    def unacknowledged(self) -> int:
+        """Records that were accepted and neither acknowledged nor failed; any thread."""
+        return self.intake.waiting_records() + self.early.waiting_records()
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    async def ensure_topic(self, name: str) -> None:
+        """Make the intake know a topic; waits for metadata up to max_block_ms (F031)."""
+        view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
+        self._guarded(partial(self._adopt, view))
+        if self.intake.closed is not None:
+            raise self.intake.refusal()
+
+    def _view_changed(self, view: TopicView) -> None:
+        if view.name in self.intake.topics:
+            self._guarded(partial(self._adopt, view))
+
+    def _adopt(self, view: TopicView) -> None:
+        """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
+        intake, config = self.intake, self.config
+        intake.limit_records(self.cluster.max_record_bytes)
+        state = intake.topics.get(view.name)
+        if state is not None and state.life != view.life:
+            self._act(end_life(state, self._accumulator, self.core), self._now_s())
+            state = None
+        with self._accumulator.lock:
+            if state is None:
+                state = TopicState(
+                    view.name,
+                    StickyChoice(
+                        max(config.batch_size, 1),
+                        self.cluster.entropy,
+                        adaptive=config.partitioner_adaptive,
+                    ),
+                    view.life,
+                )
+            for number in range(len(state.slots), view.partitions):
+                partition = self.core.partition(view.name, number)
+                partition.topic_id = view.topic_id
+                partition.owner = partition.owner or view.owners[number]
+                state.slots.append(Slot(partition))
+            state.set_limits(view, config.batch_size)
+            state.live = [p for p, owner in enumerate(view.owners) if owner]
+            intake.topics[view.name] = state
+
+    # --- the end by a fault ---------------------------------------------------------------------
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run one step; if it fails, the producer ends, and says so."""
+        try:
+            step()
+        except BaseException as error:
+            self._broken("delivery", error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _broken(self, name: str, error: BaseException) -> None:
+        """A promise of this producer is broken: nobody may wait for it any longer."""
+        failure = DeliveryFailed(
+            f"the producer ended by a fault of its own in {name}: {error!r}",
+            hint="this is a bug; the records may or may not be stored; create a new producer",
+        )
+        failure.__cause__ = error
+        self._end(failure)
+        _log.error("a producer ends: %r", error, exc_info=error)
+
+    def _end(self, error: OctavoError) -> None:
+        """Everything without an outcome fails, nothing more is taken. Repeatable."""
+        self.early.abort(error)
+        actions = [*self.core.abort(error), Stop(error)]
+        self._act(actions, self._now_s())
+
+    def spawn(self, coro: Coroutine[object, object, None], name: str) -> asyncio.Task[object]:
+        """Run a task that ends with the producer."""
+        task: asyncio.Task[object] = self._tasks.spawn(coro, name=name)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[object]) -> None:
+        """A task that somebody else cancelled (`asyncio.run` at its end) delivers no more."""
+        if not task.cancelled() or self._releasing or self.core.fatal is not None:
+            return
+        records = self.unacknowledged()
+        error = DeliveryFailed(
+            "the event loop ended, or its tasks were cancelled, before the client was closed; the "
+            "record may or may not be stored",
+            hint="close the client, or use it in `async with`",
+        )
+        self._end(error)
+        if records:  # at exit they count as lost, unless somebody looked at the futures
+            _log.critical("%d records may be lost: %s", records, error.cause)
+
+    async def release(self, error: OctavoError) -> None:
+        """End it: what has no outcome fails with `error`; connections and tasks are gone after."""
+        self._releasing = True
+        try:
+            if self.core.settings.acks == 0:
+                for link in self._links.values():
+                    await link.written_out(ACKS_0_CLOSE_S)
+        finally:
+            self._unwatch()
+            self._end(error)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            await self._tasks.close()
+
+    # --- what may go ----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Deliver what may go; the intake rings this."""
+        self._guarded(self._drain)
+
+    def _drain(self) -> None:
+        """Give the core what may go, then look at the clock."""
+        intake, accumulator, core = self.intake, self._accumulator, self.core
+        if intake.aside:
+            intake.place_aside()
+        now_s = self._now_s()
+        ready, linger_s = intake.ready(now_s)
+        if core.fatal is not None and intake.closed is not None:
+            # Appended by a section that was interrupted while the producer ended.
+            with accumulator.lock:
+                late = accumulator.take_all()
+            self._act([Fail(batch, intake.closed) for batch in late], now_s)
+            return
+        # Decided once for each broker: what is not held goes together, in one message.
+        held: dict[str, float | None] = {}
+        for slot in ready:
+            while slot in accumulator.ready and core.room(slot.delivery):
+                held_s = self._held_until(slot, held, now_s)
+                if held_s is not None:
+                    linger_s = held_s if linger_s is None else min(linger_s, held_s)
+                    break
+                with accumulator.lock:
+                    batch = accumulator.take(slot)
+                if batch is not None:
+                    self._act(core.add(slot.delivery, batch, now_s), now_s)
+        self._arm(linger_s, now_s)
+
+    def _held_until(self, slot: Slot, held: dict[str, float | None], now_s: float) -> float | None:
+        """Until when a small batch waits for the broker's answers to others; None: it may go."""
+        batch, owner = slot.open, slot.delivery.owner
+        if slot.closed or batch is None or batch.size_bytes >= slot.full_bytes:
+            return None
+        if owner not in held:
+            link = self._links.get(owner)
+            held[owner] = None if link is None else link.recent.held_until(now_s)
+        return held[owner]
+
+    def _arm(self, linger_s: float | None, now_s: float) -> None:
+        """One timer: the next linger deadline, or the next tick while anything is unresolved."""
+        at_s = linger_s
+        waiting = self._accumulator.pending or self.intake.aside
+        if waiting and (at_s is None or at_s > now_s + TICK_S):
+            at_s = now_s + TICK_S
+        if at_s is None or (self._timer is not None and self._timer_at_s <= at_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self.intake.loop.call_later(max(at_s - now_s, 0.0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._guarded(self._tick)
+
+    def _tick(self) -> None:
+        now_s = self._now_s()
+        if now_s - self._last_tick_s >= TICK_S:
+            self._last_tick_s = now_s
+            limit_s = self.core.settings.delivery_timeout_s
+            with self._accumulator.lock:
+                expired = self._accumulator.take_expired(now_s - limit_s)
+            never_sent = self._searches.never_sent
+            self._act([Fail(batch, never_sent(batch, limit_s)) for batch in expired], now_s)
+            self._act(self.core.tick(now_s), now_s)
+            waiting = len(self._accumulator.pending)
+            if warning := self._stalls.look(self.core.oldest(), waiting, now_s):
+                _log.warning("%s", warning)
+        self._drain()
+
+    # --- what the core asks for -----------------------------------------------------------------
+
+    def _go_on(self, actions: Sequence[Action], now_s: float) -> None:
+        """Carry out what an answer led to, then send what has room now."""
+        self._act(actions, now_s)
+        self._drain()
+
+    def _act(self, actions: Sequence[Action], now_s: float) -> None:
+        """Carry out what the core asked for."""
+        todo, decided = deque(actions), self._decided
+        while todo:
+            action = todo.popleft()
+            if isinstance(action, Send):
+                try:
+                    self._transmit(action, now_s)
+                except OctavoError as error:  # not encodable: the batch fails, nothing was sent
+                    todo.extend(self.core.refused(action.correlation, error, now_s))
+            elif isinstance(action, Complete | Fail):
+                decided.append(action)
+            elif isinstance(action, FindOwner):
+                search = self._searches.find_owner(action.partition, action.avoid)
+                self.spawn(search, "find-owner")
+            elif isinstance(action, RequestIdentity):
+                self.spawn(self._searches.get_identity(), "identity")
+            else:
+                told = {batch_of(outcome) for outcome in decided}
+                left = [batch for batch in self.intake.end(action.error) if batch not in told]
+                decided += [Fail(batch, action.error) for batch in left]
+        if decided:
+            self._accumulator.finished([batch_of(outcome) for outcome in decided])
+        while decided:
+            outcome = decided[0]
+            del decided[0]  # nothing is called before `_tell`; callbacks may come here again
+            try:
+                self._tell(outcome)
+            except BaseException:
+                decided.appendleft(outcome)
+                raise
+
+    def _tell(self, outcome: Complete | Fail) -> None:
+        """Resolve one batch; repeatable, as what an interruption left is told once more."""
+        batch = batch_of(outcome)
+        if isinstance(outcome, Complete):
+            batch.succeed(outcome.base_offset, duplicate=outcome.duplicate)
+        else:
+            batch.fail(outcome.error)
+            self.failures.note(batch)
+
+    def _transmit(self, send: Send, now_s: float) -> None:
+        batch = send.batch
+        assert isinstance(batch, Batch)
+        producer = (send.producer_id, send.producer_epoch, send.base_sequence)
+        try:
+            payload = batch.encoded(self._codec, producer)
+        except Exception as error:
+            raise InvalidRecord(f"the batch cannot be encoded: {error}") from error
+        link = self._links.get(send.owner)
+        if link is None:
+            link = self._links[send.owner] = ProduceLink(
+                self.cluster,
+                send.owner,
+                self.core.settings.acks,
+                on_acks=self._on_acks,
+                on_lost=self._on_lost,
+                on_written=self._on_written,
+            )
+            self.spawn(link.run(), f"produce-{send.owner}")
+        link.push(send, payload, now_s)
+
+    # --- what the links report ------------------------------------------------------------------
+
+    def _on_acks(self, acks: Sequence[pb.ProduceAck], now_s: float) -> None:
+        actions: list[Action] = []
+        for ack in acks:
+            if ack.HasField("error"):
+                error = from_wire(ack.error)
+                if isinstance(error, InconsistentTopicId):
+                    self.cluster.life_is_over(*self.core.life_of(ack.correlation))
+                actions += self.core.refused(ack.correlation, error, now_s)
+            else:
+                actions += self.core.acknowledged(
+                    ack.correlation,
+                    ack.base_offset,
+                    ack.duplicate,
+                    now_s,
+                    proves_earlier=not ack.producer_was_unknown,
+                )
+        self._go_on(actions, now_s)
+
+    def _on_written(self, correlations: Sequence[int], now_s: float) -> None:
+        """acks=0: the connection took the batches over, they are no longer the producer's (A4)."""
+        self._go_on(self.core.written(correlations), now_s)
+
+    def _on_lost(self, address: str, error: OctavoError) -> None:
+        now_s = self._now_s()
+        _log.warning(
+            "connection to broker %s lost, unacknowledged batches are retried: %s",
+            address,
+            error.cause,
+        )
+        self._go_on(self.core.connection_lost(address, error, now_s), now_s)
 
 
-@dataclass(slots=True)
-class Hole:
-    """Sequences of a batch that is no longer pursued."""
-
-    base: int
-    loose: bool
-    """It may be stored, now or later."""
-    refused: bool
-    """The owner refused the batch for good."""
-
-
-@dataclass(eq=False, slots=True)
-class Partition:
-    """Delivery state of one partition."""
-
-    topic: str
-    partition: int
-    owner: str = ""
-    last_owner: str = ""
-    finding: bool = False
-    epoch: int = -1
-    """Producer epoch of this partition's batches. Owners keep producer state by partition, so each
-    partition takes a new epoch on its own."""
-    established: bool = False
-    """A batch under the present identity was acknowledged, so the owner keeps state for it. Before
-    that an owner accepts any sequence (I2, last row), so only one batch may be in flight: a second
-    one could be stored in front of a first that failed."""
-    acknowledged_s: float = 0.0
-    next_sequence: int = 0
-    in_flight: deque[InFlight] = field(default_factory=lambda: deque[InFlight]())
-    """Oldest first; resolved ones are removed."""
-    holes: list[Hole] = field(default_factory=lambda: list[Hole]())
-    muted: bool = False
-    """An attempt failed: nothing is sent until all others of this partition are answered."""
-    retry_at_s: float = 0.0
-    failures: int = 0
-    topic_id: bytes = b""
-    """Which life of the topic's name the batches are for."""
-    ended: bool = False
-    """That life is over: nothing is sent or looked for any more."""
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+def settings_of(config: ProducerConfig) -> SenderSettings:
+    """The core's limits, in seconds."""
+    return SenderSettings(
+        idempotent=config.idempotent,
+        acks=config.acks_number,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        delivery_timeout_s=config.delivery_timeout_ms / 1000,
+        request_timeout_s=config.request_timeout_ms / 1000,
+        backoff_initial_s=config.retry_backoff_ms / 1000,
+        backoff_max_s=config.retry_backoff_max_ms / 1000,
+        unknown_topic_s=config.max_block_ms / 1000,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Encode (with these numbers) or re-send the batch on the connection to `owner`."""
-
-    owner: str
-    correlation: int
-    batch: Deliverable
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    topic_id: bytes = b""
+def end_life(state: TopicState, accumulator: Accumulator, core: SenderCore) -> list[Action]:
+    """The topic was created again: what was meant for the old one fails and says so."""
+    error = created_again(state.name, "records sent to the old one went with it, or never came")
+    with accumulator.lock:
+        state.ended = error
+        left = accumulator.take_slots(state.slots)
+    ended = core.end_life([slot.delivery for slot in state.slots], error)
+    return [*ended, *(Fail(batch, error) for batch in left)]
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The batch is stored."""
-
-    batch: Deliverable
-    base_offset: int
-    duplicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The batch is given up; its error says whether it may be stored."""
-
-    batch: Deliverable
-    error: OctavoError
-
-
-@dataclass(frozen=True, slots=True)
-class FindOwner:
-    """Learn the owner of a partition, then call `owner_found`."""
-
-    partition: Partition
-    avoid: str
-    """The address that just failed; empty when none did."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestIdentity:
-    """Ask any broker for a producer id, then call `identity_granted`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The producer cannot go on; all batches have been failed."""
-
-    error: OctavoError
-
-
-Action = Send | Complete | Fail | FindOwner | RequestIdentity | Stop
-
-
-def sequence_reached(last: int, wanted: int) -> bool:
-    """Whether `last` is at or after `wanted`, across the wrap to 0 (I1)."""
-    return (last - wanted) & SEQUENCE_MASK < 1 << 30
+def batch_of(outcome: Complete | Fail) -> Batch:
+    """The batch of an outcome, as the producer knows it."""
+    batch = outcome.batch
+    assert isinstance(batch, Batch)
+    return batch

@@ -1,32 +1,22 @@
 """The producer's intake: takes records from any thread, under the one lock of the producer.
 
 Owns the lock, the records that wait and the choice of their partition. It never delivers: it only
-wakes the loop, whose side is `engine`. No user code runs under the lock: serializers and
-partitioners run before it, callbacks and log handlers elsewhere. Signal handlers and finalisers may
-interrupt a section at any step; what they send then is set aside (`sections`).
+rings the loop, whose side is `delivery`, and knows neither cluster nor core. No user code runs
+under the lock: serializers and partitioners run before it, callbacks and log handlers elsewhere.
+Signal handlers and finalisers may interrupt a section at any step; what they send then is set aside
+(`sections`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
-from octavo.client.messaging.cluster.cluster import Cluster
-from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.partitioner import StickyChoice, check_partition
-from octavo.client.messaging.producing.accumulator import (
-    GROWN_BATCHES_MAX,
-    GROWN_BYTES_MAX,
-    RECORD_OVERHEAD_BYTES,
-    Accumulator,
-    Row,
-    Slot,
-)
-from octavo.client.messaging.producing.delivery import Action
+from octavo.client.messaging.partitioner import check_partition
+from octavo.client.messaging.producing.accumulator import Accumulator, Slot
+from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Batch, Row
 from octavo.client.messaging.producing.early import (
     GOING_IN,
     HELD,
@@ -36,9 +26,8 @@ from octavo.client.messaging.producing.early import (
     interrupted_append,
 )
 from octavo.client.messaging.producing.futures import Completion, Repeatable, SendFuture
-from octavo.client.messaging.producing.routing import Router, TopicState, end_life
+from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.client.messaging.producing.sections import suspended
-from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.producing.serializers import (
     header_list,
     headers_bytes,
@@ -47,6 +36,7 @@ from octavo.client.messaging.producing.serializers import (
 )
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto.batch import MAX_RECORD_BYTES
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     BufferFull,
     IllegalStateError,
@@ -56,8 +46,6 @@ from octavo.runtime.errors import (
     ProducerClosed,
 )
 
-BATCH_SLACK_BYTES = 4096
-"""Header and padding of a batch, which its records' sizes do not count."""
 ASIDE_RECORDS_MAX = 10_000
 """Records that interrupting code may have set aside at a time."""
 WAIT_TOLD_S = 0.001
@@ -65,20 +53,33 @@ WAIT_TOLD_S = 0.001
 _TIMESTAMP_MAX_MS = (1 << 63) - 1
 
 
-class Intake(ABC):
-    """The any-thread half of a producer."""
+class Intake:
+    """The any-thread half of a producer; made on the loop of the other half.
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig, core: SenderCore) -> None:
+    It calls two things of that half: `look`, on the loop, when something may go; `note_failure`, on
+    any thread, for a record that failed before it was in.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        clock: Clock,
+        broker_record_bytes: int,
+        look: Callable[[], None],
+        note_failure: Callable[[Completion], None],
+    ) -> None:
         self.config = config
-        self.cluster = cluster
-        self.core = core
         self.loop = asyncio.get_running_loop()
+        self._look = look
+        self._note_failure = note_failure
+        self.now_s = clock.monotonic
+        self.wall_ms = clock.wall_ms
         self._loop_thread = threading.get_ident()
         self.accumulator = Accumulator(
             batch_size=max(config.batch_size, 1),
             linger_s=config.linger_ms / 1000,
             buffer_memory=config.buffer_memory,
-            now_s=cluster.clock.monotonic,
+            now_s=clock.monotonic,
             resolver=self._loop_thread,
         )
         self.topics: dict[str, TopicState] = {}
@@ -88,11 +89,14 @@ class Intake(ABC):
         self.bytes_pass = not callable(config.serializer)
         """Values that are bytes need no conversion."""
         self.closed: OctavoError | None = None
-        self._aside: dict[Early, None] = {}
+        self.aside: dict[Early, None] = {}
         """Records of interrupting code whose outcome is nobody's yet, in the order sent."""
         self._wake_pending = False
-        self._record_limit = config.max_request_size
-        self._wall_ms = cluster.clock.wall_ms
+        self.limit_records(broker_record_bytes)
+
+    def limit_records(self, broker_record_bytes: int) -> None:
+        """Brokers take records up to this size, whatever their topic says."""
+        self._record_limit = min(self.config.max_request_size, broker_record_bytes)
 
     # --- one record -----------------------------------------------------------------------------
 
@@ -100,7 +104,7 @@ class Intake(ABC):
         """Largest key + value + headers of one record for `topic`."""
         state = self.topics.get(topic)
         topics = MAX_RECORD_BYTES if state is None else state.row_bytes_max - RECORD_OVERHEAD_BYTES
-        return min(self.config.max_request_size, self.cluster.max_record_bytes, topics)
+        return min(self._record_limit, topics)
 
     def too_large(self, topic: str, size_bytes: int) -> MessageTooLarge:
         """The error of a record above the limit; it names size, limit and whose limit it is."""
@@ -157,7 +161,7 @@ class Intake(ABC):
         if size > self._record_limit:
             raise self.too_large(topic, size)
         if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
+            timestamp_ms = self.wall_ms()
         else:
             check_timestamp(timestamp_ms)
         return (timestamp_ms, key_bytes, value_bytes, stored_headers, size + RECORD_OVERHEAD_BYTES)
@@ -174,8 +178,8 @@ class Intake(ABC):
             partition = router.custom_choice(state, key, value, headers)
         if accumulator.mine():
             return self._set_aside(state, partition, row)
-        if self._aside:
-            self._place_aside()
+        if self.aside:
+            self.place_aside()
         with accumulator.lock:
             if self.closed is not None:
                 raise self.refusal()
@@ -189,7 +193,7 @@ class Intake(ABC):
                 # `closed`: by what interrupted this section; the loop fails what came too late.
                 accumulator.expedite(slot, slot.open)
             if accumulator.wake_wanted and not self._wake_pending:
-                self._wake()
+                self.wake()
         return future
 
     # --- records of interrupting code ------------------------------------------------------------
@@ -200,26 +204,26 @@ class Intake(ABC):
             raise self.refusal()
         if partition is not None:
             check_partition(state.name, partition, len(state.slots))
-        if len(self._aside) >= ASIDE_RECORDS_MAX or self.accumulator.free_bytes < row[4]:
+        if len(self.aside) >= ASIDE_RECORDS_MAX or self.accumulator.free_bytes < row[4]:
             raise BufferFull(
-                f"{len(self._aside)} records sent by a signal handler or finaliser already wait "
+                f"{len(self.aside)} records sent by a signal handler or finaliser already wait "
                 "for the call that it interrupted"
             )
         record = Early(state.name, partition, row, self._loop_thread, state)
-        self._aside[record] = None
+        self.aside[record] = None
         try:
             self.loop.call_soon_threadsafe(self._look)
         except RuntimeError as error:
-            self._aside.pop(record, None)
+            self.aside.pop(record, None)
             raise loop_ended() from error
         return SendFuture(record, 0)
 
-    def _place_aside(self) -> None:
+    def place_aside(self) -> None:
         """Append what was set aside, in its order. No section of this thread is under way.
 
         What an exception out of a handler leaves behind is seen by the loop at its next tick.
         """
-        for record in list(self._aside):
+        for record in list(self.aside):
             if record.step == STRUCK and threading.get_ident() == self._loop_thread:
                 self.refuse(record, interrupted_append())
             # Nothing is called between this look and the claim, so one caller has it.
@@ -263,29 +267,39 @@ class Intake(ABC):
                 accumulator.expedite(slot, slot.open)
             self.wake_if_wanted()
         future.completion.when_done(Repeatable(self._placed, record, future))
-        self._aside.pop(record, None)
+        self.aside.pop(record, None)
         return None
 
     def _placed(self, record: Early, future: SendFuture) -> None:
         record.copy(future)
         if record.error is not None:
-            self.note_failure(record)
+            self._note_failure(record)
 
     def refuse(self, record: Early, error: OctavoError) -> None:
         """Fail a record that will not go in. It leaves the register last, so that whoever is ended
         before that is followed by another."""
         record.fail(error)
-        self.note_failure(record)
-        self._aside.pop(record, None)
+        self._note_failure(record)
+        self.aside.pop(record, None)
 
-    def end_aside(self, error: OctavoError) -> None:
-        """Give up what was set aside; the producer ends."""
-        for record in list(self._aside):
+    # --- the end --------------------------------------------------------------------------------
+
+    def shut(self, error: OctavoError) -> None:
+        """Take nothing more; the first reason counts. What was taken may still be delivered."""
+        with self.accumulator.lock:
+            self.closed = self.closed or error
+
+    def end(self, error: OctavoError) -> list[Batch]:
+        """Take nothing more and give up what was set aside; returns every batch without an outcome,
+        also what an interruption took from its queue."""
+        with self.accumulator.lock:
+            self.closed = self.closed or error
+            self.accumulator.take_all()
+            left = self.accumulator.waiting()
+        self.accumulator.finished(())  # wakes whoever waits for memory
+        for record in list(self.aside):
             self.refuse(record, error)
-
-    @abstractmethod
-    def note_failure(self, batch: Completion) -> None:
-        """Remember a failure that nobody looked at; see `engine`."""
+        return left
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -293,10 +307,10 @@ class Intake(ABC):
         """Wait for memory on the calling thread; BufferFull when it does not come. Lock held."""
         accumulator = self.accumulator
         accumulator.expedite_all()
-        self._wake()
-        start_s = self.cluster.clock.monotonic()
+        self.wake()
+        start_s = self.now_s()
         while accumulator.free_bytes < size_bytes:
-            waited_s = self.cluster.clock.monotonic() - start_s
+            waited_s = self.now_s() - start_s
             if waited_s >= block_s or threading.get_ident() == self._loop_thread:
                 raise self.buffer_full(min(waited_s, block_s))
             accumulator.space.wait(min(block_s - waited_s, threading.TIMEOUT_MAX))
@@ -313,34 +327,9 @@ class Intake(ABC):
             f"{self.waiting_records()} records wait for acknowledgement"
         )
 
-    async def space(self, size_bytes: int) -> None:
-        """Wait on the loop for memory, up to max_block_ms; BufferFull when it does not come."""
-        accumulator = self.accumulator
-        limit_s = self.config.max_block_ms / 1000
-        deadline_s = self.cluster.clock.monotonic() + limit_s
-        while True:
-            freed = asyncio.Event()
-            wake = partial(self.loop.call_soon_threadsafe, freed.set)
-            with accumulator.lock:
-                if self.closed is not None or accumulator.free_bytes >= size_bytes:
-                    return
-                accumulator.expedite_all()
-                self._wake()
-                left_s = deadline_s - self.cluster.clock.monotonic()
-                if left_s <= 0:
-                    raise self.buffer_full(limit_s)
-                accumulator.on_space(wake)
-            try:
-                async with asyncio.timeout(left_s):
-                    await freed.wait()
-            except TimeoutError:
-                continue
-            finally:
-                accumulator.off_space(wake)
-
     def waiting_records(self) -> int:
         """Records that were accepted and neither acknowledged nor failed; any thread."""
-        return self.accumulator.pending_records() + len(self._aside)
+        return self.accumulator.pending_records() + len(self.aside)
 
     def refusal(self) -> OctavoError:
         """The error of a call to a producer that has ended."""
@@ -349,11 +338,7 @@ class Intake(ABC):
 
     # --- waking the loop ------------------------------------------------------------------------
 
-    @abstractmethod
-    def _look(self) -> None:
-        """On the loop: deliver what may go."""
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Make the loop look at the accumulator. Lock held, so that the loop sees the flag."""
         try:
             self._wake_pending = True  # nothing is called between this and the loop's queue
@@ -366,10 +351,23 @@ class Intake(ABC):
                 raise loop_ended() from error
             raise
 
+    def ready(self, now_s: float) -> tuple[list[Slot], float | None]:
+        """On the loop: partitions with something to send, and when the next linger time ends.
+
+        A send after this wakes the loop anew.
+        """
+        accumulator = self.accumulator
+        with accumulator.lock:
+            self._wake_pending = False
+            accumulator.wake_wanted = False
+            linger_s = accumulator.mark_due(now_s)
+            accumulator.timer_armed = linger_s is not None
+            return list(accumulator.ready), linger_s
+
     def wake_if_wanted(self) -> None:
         """After bulk appends. Lock held."""
         if self.accumulator.wake_wanted and not self._wake_pending:
-            self._wake()
+            self.wake()
 
     def expedite_all(self) -> None:
         """Send everything without lingering; any thread."""
@@ -377,66 +375,11 @@ class Intake(ABC):
             with suspended():  # the section under way goes on when the caller is done
                 self.expedite_all()
             return
-        if self._aside:
-            self._place_aside()
+        if self.aside:
+            self.place_aside()
         with self.accumulator.lock:
             self.accumulator.expedite_all()
             self.wake_if_wanted()
-
-    # --- topics ---------------------------------------------------------------------------------
-
-    async def ensure_topic(self, name: str) -> None:
-        """Make `topics[name]`; waits for metadata up to max_block_ms (F031)."""
-        view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
-        self.guarded(partial(self.adopt, view))
-        if self.closed is not None:
-            raise self.refusal()
-
-    @abstractmethod
-    def guarded(self, step: Callable[[], None]) -> None:
-        """Run one step of the loop's side; if it fails, the producer ends; see `engine`."""
-
-    def adopt(self, view: TopicView) -> None:
-        """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
-        self._record_limit = min(self.config.max_request_size, self.cluster.max_record_bytes)
-        state = self.topics.get(view.name)
-        if state is not None and state.life != view.life:
-            self.carry_out(end_life(state, self.accumulator, self.core))
-            state = None
-        with self.accumulator.lock:
-            if state is None:
-                state = TopicState(
-                    view.name,
-                    StickyChoice(
-                        max(self.config.batch_size, 1),
-                        self.cluster.entropy,
-                        adaptive=self.config.partitioner_adaptive,
-                    ),
-                    view.life,
-                )
-            for number in range(len(state.slots), view.partitions):
-                delivery = self.core.partition(view.name, number)
-                delivery.topic_id = view.topic_id
-                delivery.owner = delivery.owner or view.owners[number]
-                state.slots.append(Slot(delivery))
-            self._set_batch_limits(state, view)
-            state.live = [p for p, owner in enumerate(view.owners) if owner]
-            self.topics[view.name] = state
-
-    @abstractmethod
-    def carry_out(self, actions: Sequence[Action]) -> None:
-        """Do what the core asked for; see `engine`."""
-
-    def _set_batch_limits(self, state: TopicState, view: TopicView) -> None:
-        """No batch gets larger than the topic takes; a record close to that goes alone."""
-        state.row_bytes_max = view.record_bytes_max + RECORD_OVERHEAD_BYTES
-        takes = max(view.batch_bytes_max - BATCH_SLACK_BYTES, view.batch_bytes_max // 2, 1)
-        batch_size = self.config.batch_size
-        full = min(max(batch_size, 1), takes)
-        grown = min(GROWN_BYTES_MAX, GROWN_BATCHES_MAX * batch_size, takes)
-        for slot in state.slots:
-            slot.full_bytes = full
-            slot.grown_bytes_max = grown if batch_size > 0 else 0
 
 
 def loop_ended() -> IllegalStateError:

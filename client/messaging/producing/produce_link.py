@@ -14,7 +14,7 @@ import grpc
 
 from octavo.client.messaging.cluster.cluster import Cluster, ProduceCall
 from octavo.client.messaging.cluster.progress import ProgressClock, until_silent
-from octavo.client.messaging.producing.delivery import Send
+from octavo.client.messaging.producing.actions import Send
 from octavo.client.messaging.producing.recent_sends import RecentSends
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
@@ -29,9 +29,9 @@ MESSAGE_BATCHES_MAX = 16
 MESSAGE_BYTES_TARGET = 1 << 20
 """A message takes batches until one of the two is reached."""
 
-OnAcks = Callable[[Sequence[pb.ProduceAck]], None]
+OnAcks = Callable[[Sequence[pb.ProduceAck], float], None]
 OnLost = Callable[[str, OctavoError], None]
-OnWritten = Callable[[Sequence[int]], None]
+OnWritten = Callable[[Sequence[int], float], None]
 
 
 class ProduceLink:
@@ -51,10 +51,10 @@ class ProduceLink:
         on_written: OnWritten,
     ) -> None:
         self.address = address
-        self.messages_sent = 0
         self.recent = RecentSends()
         self._progress = ProgressClock()
         self._cluster = cluster
+        self._now_s = cluster.clock.monotonic
         self._acks = acks
         self._on_acks = on_acks
         self._on_lost = on_lost
@@ -120,10 +120,11 @@ class ProduceLink:
                 reply = await call.read()
                 if not isinstance(reply, pb.ProduceReply):  # end of stream
                     return BrokerUnavailable(f"{self.address}: closed the produce stream")
-                self._progress.heard(self._cluster.clock.monotonic(), len(reply.acks))
-                for ack in reply.acks:
+                now_s, acks = self._now_s(), reply.acks
+                self._progress.heard(now_s, len(acks))
+                for ack in acks:
                     self.recent.answered(ack.correlation)
-                self._on_acks(reply.acks)
+                self._on_acks(acks, now_s)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
 
@@ -134,14 +135,14 @@ class ProduceLink:
                     self._queued.clear()
                     await self._queued.wait()
                 items = self._next_message()
-                self.messages_sent += 1
                 self._writing = True
                 await call.write(encode_produce(items))
                 self._writing = False
                 self._written.set()
                 if self._acks == 0:  # no answer will say so
-                    self._progress.heard(self._cluster.clock.monotonic(), len(items))
-                    self._on_written([item.correlation for item in items])
+                    now_s = self._now_s()
+                    self._progress.heard(now_s, len(items))
+                    self._on_written([item.correlation for item in items], now_s)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
         except asyncio.InvalidStateError:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from octavo.client.messaging.cluster.topic_lives import created_again
+from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.partitioner import (
     KeyHashes,
@@ -17,12 +17,17 @@ from octavo.client.messaging.partitioner import (
     check_partition,
     checked_choice,
 )
-from octavo.client.messaging.producing.accumulator import Accumulator, Slot
-from octavo.client.messaging.producing.delivery import Action, Fail
-from octavo.client.messaging.producing.sender_core import SenderCore
+from octavo.client.messaging.producing.accumulator import (
+    GROWN_BATCHES_MAX,
+    GROWN_BYTES_MAX,
+    Slot,
+)
+from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.runtime.errors import OctavoError
 
+BATCH_SLACK_BYTES = 4096
+"""Header and padding of a batch, which its records' sizes do not count."""
 Rows = Sequence[int]
 """Indexes of rows in a chunk."""
 
@@ -46,20 +51,23 @@ class TopicState:
         self.row_bytes_max = 0
         """The largest record that may be sent, with what a row costs."""
 
+    def set_limits(self, view: TopicView, batch_size: int) -> None:
+        """No batch gets larger than the topic takes; a record close to that goes alone. Lock held.
+
+        `batch_size` is the configured one; 0: every record is a batch.
+        """
+        self.row_bytes_max = view.record_bytes_max + RECORD_OVERHEAD_BYTES
+        takes = max(view.batch_bytes_max - BATCH_SLACK_BYTES, view.batch_bytes_max // 2, 1)
+        full = min(max(batch_size, 1), takes)
+        grown = min(GROWN_BYTES_MAX, GROWN_BATCHES_MAX * batch_size, takes)
+        for slot in self.slots:
+            slot.full_bytes = full
+            slot.grown_bytes_max = grown if batch_size > 0 else 0
+
     def check_life(self) -> None:
         """Raise when the topic was created again since this state was looked up. Lock held."""
         if self.ended is not None:
             raise self.ended
-
-
-def end_life(state: TopicState, accumulator: Accumulator, core: SenderCore) -> list[Action]:
-    """The topic was created again: what was meant for the old one fails and says so."""
-    error = created_again(state.name, "records sent to the old one went with it, or never came")
-    with accumulator.lock:
-        state.ended = error
-        left = accumulator.take_slots(state.slots)
-    ended = core.end_life([slot.delivery for slot in state.slots], error)
-    return [*ended, *(Fail(batch, error) for batch in left)]
 
 
 class Router:

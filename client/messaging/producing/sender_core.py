@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.client.messaging.producing.delivery import (
+from octavo.client.messaging.producing.actions import (
     SEQUENCE_MASK,
     Action,
     Complete,

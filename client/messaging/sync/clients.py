@@ -48,6 +48,7 @@ from octavo.client.messaging.producing.bulk import (
 )
 from octavo.client.messaging.producing.engine import ProducerEngine
 from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.reading.limits import When
 from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
 from octavo.client.messaging.sync.ending import Held, forget, opened
@@ -82,8 +83,8 @@ class Producer(Generic[V]):
         """The effective settings."""
         return self._async.config
 
-    def _open(self, topic: str) -> ProducerEngine:
-        """The engine, with the topic's metadata; fast when both are there."""
+    def _open(self, topic: str) -> Intake:
+        """The intake, with the topic's metadata; fast when both are there."""
         engine = self._engine
         if engine is None:
             engine = self._thread.call(self._async.engine)
@@ -91,9 +92,10 @@ class Producer(Generic[V]):
             self._pid = os.getpid()
         if self._pid != os.getpid():
             raise foreign_client(self._pid)
-        if topic not in engine.topics:
-            self._thread.run(engine.ensure_topic(topic))
-        return engine
+        intake = engine.intake
+        if topic not in intake.topics:
+            self._thread.run(engine.delivery.ensure_topic(topic))
+        return intake
 
     def send(
         self,
@@ -107,8 +109,8 @@ class Producer(Generic[V]):
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger."""
         self._thread.refuse_own()
-        engine = self._open(topic)
-        future = engine.send(
+        intake = self._open(topic)
+        future = intake.send(
             topic, value, key, partition, headers, timestamp_ms, True, self._block_s
         )
         return future.result()
@@ -124,8 +126,8 @@ class Producer(Generic[V]):
         timestamp_ms: int | None = None,
     ) -> SendFuture:
         """Queue one record; blocks only for memory, up to max_block_ms, then BufferFull."""
-        engine = self._open(topic)
-        return engine.send(
+        intake = self._open(topic)
+        return intake.send(
             topic, value, key, partition, headers, timestamp_ms, False, self._block_s
         )
 
@@ -144,11 +146,11 @@ class Producer(Generic[V]):
         Raises the first error when some failed; the others are stored and said so in its notes.
         """
         self._thread.refuse_own()
-        engine = self._open(topic)
+        intake = self._open(topic)
         given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
-        bulk = BulkSend(engine, topic)
-        for chunk in chunks(engine, given):
-            bulk.add(append_chunk(engine, topic, partition, chunk, self._block_s))
+        bulk = BulkSend(intake, topic)
+        for chunk in chunks(intake, given):
+            bulk.add(append_chunk(intake, topic, partition, chunk, self._block_s))
         return self._finish(bulk)
 
     def send_arrow(
@@ -164,13 +166,13 @@ class Producer(Generic[V]):
     ) -> SendReport:
         """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
         self._thread.refuse_own()
-        engine = self._open(topic)
+        intake = self._open(topic)
         functions = arrow_sending()
         given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition)
-        bulk = BulkSend(engine, topic)
-        for rows in functions.slices(engine, given):
-            for batch in functions.batches(engine, given, rows):
-                bulk.add(append_batch(engine, batch, self._block_s))
+        bulk = BulkSend(intake, topic)
+        for rows in functions.slices(intake, given):
+            for batch in functions.batches(intake, given, rows):
+                bulk.add(append_batch(intake, batch, self._block_s))
         return self._finish(bulk)
 
     @staticmethod
