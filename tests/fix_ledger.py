@@ -56,6 +56,15 @@ class FakeCluster:
     stores: list[MemoryStore]
     """The store of each client."""
 
+    @classmethod
+    async def made(cls, bookies: int = 3) -> FakeCluster:
+        """With so many bookies and no client yet."""
+        meta = MemoryCluster()
+        cluster = cls(meta, meta.connect(), Paths("/octavo"), [], [], [])
+        for _ in range(bookies):
+            await cluster.add_bookie()
+        return cluster
+
     async def add_bookie(self, *, domain: str = "") -> FakeBookie:
         bookie = FakeBookie(f"b{len(self.bookies)}", domain=domain)
         self.bookies.append(bookie)
@@ -90,9 +99,6 @@ class FakeCluster:
 @pytest_asyncio.fixture
 async def ledgers() -> AsyncIterator[FakeCluster]:
     """Three fake bookies and no client yet."""
-    meta = MemoryCluster()
-    cluster = FakeCluster(meta, meta.connect(), Paths("/octavo"), [], [], [])
-    for _ in range(3):
-        await cluster.add_bookie()
+    cluster = await FakeCluster.made()
     yield cluster
     await cluster.close()

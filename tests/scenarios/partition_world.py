@@ -1,8 +1,10 @@
 """Stories of one partition: real brokers' shells over the ledgers and metadata of a test cluster.
 
-Commands, BROKER being any name: `open BROKER`, `send BROKER VALUE... [pid= epoch= seq= acks=]`,
-`read BROKER [from=]`, `roll BROKER`, `close BROKER`, `segments BROKER`, `hold`, `release`,
-`live BOOKIES`, `recovery-finds none|all`, `wait BROKER end=|segments=|degraded=`.
+Commands, BROKER being any name: `open BROKER`, `read BROKER [from=]`, `roll BROKER`,
+`send BROKER VALUE... [pid= epoch= seq= time= acks=all|one|none]`, `close BROKER`,
+`segments BROKER`, `at-time BROKER MS`, `hold`, `release`, `live BOOKIES`,
+`recovery-finds none|all`, `lose-reply BROKER OPERATION` (of the metadata store: it happens and
+nobody is told), `wait BROKER end=|segments=|degraded=`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from functools import partial
 from octavo.proto import batch as batches
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition import PartitionShell
-from octavo.serving.partition_log import ACKS_ALL, ACKS_ONE, Answer
-from octavo.serving.read_path import read_at
+from octavo.serving.partition_log import ACKS_ALL, ACKS_NONE, ACKS_ONE, Answer
+from octavo.serving.read_path import offset_for_time, read_at
 from tests.scenarios.language import Handler, Step
-from tests.serving_rig import Broker, Rig, make_batch, until
+from tests.serving_rig import NOW_MS, Broker, Rig, make_batch, until
 
+ACKS = {"all": ACKS_ALL, "one": ACKS_ONE, "none": ACKS_NONE}
 QUIET_TURNS = 100
 """So many turns of the loop without an answer: what is left waits for something else."""
 
@@ -48,6 +51,8 @@ class PartitionWorld:
             "live": self._live,
             "recovery-finds": self._recovery_finds,
             "wait": self._wait,
+            "lose-reply": self._lose_reply,
+            "at-time": self._at_time,
         }
 
     async def happened(self) -> list[str]:
@@ -81,6 +86,7 @@ class PartitionWorld:
         number = self._sent
         batch = make_batch(
             [value.encode() for value in step.args[1:]],
+            timestamp_ms=step.number("time", NOW_MS),
             pid=step.number("pid", -1),
             epoch=step.number("epoch", -1),
             sequence=step.number("seq", -1),
@@ -90,10 +96,13 @@ class PartitionWorld:
             if isinstance(answer, OctavoError):
                 self._said.append(f"#{number} {answer.code}")
                 return
+            if answer.base_offset < 0:
+                self._said.append(f"#{number} taken")
+                return
             again = ", again" if answer.duplicate else ""
             self._said.append(f"#{number} stored at {answer.base_offset}{again}")
 
-        acks = ACKS_ONE if step.options.get("acks") == "one" else ACKS_ALL
+        acks = ACKS[step.options.get("acks", "all")]
         try:
             self._shells[step.args[0]].append(batch, acks, answered)
         except OctavoError as error:
@@ -111,6 +120,13 @@ class PartitionWorld:
                         self._said.append(f"{at} {(value or b'').decode()}")
             offset = found.next_offset
         self._said.append(f"end {shell.high_watermark}")
+
+    async def _at_time(self, step: Step) -> None:
+        found = await offset_for_time(self._shells[step.args[0]].view(), int(step.args[1]))
+        self._said.append("none" if found is None else f"offset {found.offset}")
+
+    async def _lose_reply(self, step: Step) -> None:
+        self._brokers[step.args[0]].store.faults.lose_reply(step.args[1])
 
     async def _roll(self, step: Step) -> None:
         self._said.append(f"rolled at {await self._shells[step.args[0]].roll()}")

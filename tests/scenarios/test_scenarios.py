@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
+from octavo.runtime.errors import NotLeader
+from tests.scenarios.consumer_world import ConsumerWorld
+from tests.scenarios.judged import Deed, JudgedWorld
 from tests.scenarios.language import Handler, Step, World, parse, tell, written
+from tests.scenarios.ledger_world import LedgerWorld
 from tests.scenarios.partition_world import PartitionWorld
 from tests.scenarios.quorum_world import QuorumWorld
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORLDS: dict[str, Callable[[], World]] = {
+    "consumer": ConsumerWorld,
+    "ledger": LedgerWorld,
     "partition": PartitionWorld,
     "quorum": QuorumWorld,
 }
@@ -70,3 +76,36 @@ def test_a_difference_is_told_and_rewritten(tmp_path: pathlib.Path) -> None:
     story.write_text("shout\n----\n")
     with pytest.raises(ValueError, match=r"story.txt:1: no command 'shout'"):
         tell(story, _Echo, rewrite=False)
+
+
+class _Counter(JudgedWorld):
+    """A number that promises to stay below ten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = 0
+
+    def deeds(self) -> dict[str, Deed]:
+        return {"add": self._add, "refuse": self._refuse}
+
+    async def _add(self, step: Step) -> list[str]:
+        self.value += sum(int(word) for word in step.args)
+        return [f"value {self.value}"]
+
+    async def _refuse(self, _step: Step) -> list[str]:
+        raise NotLeader("not here")
+
+    async def judge(self) -> None:
+        assert self.value < 10, "a broken promise"
+
+    async def close(self) -> None: ...
+
+
+def test_a_broken_promise_fails_whatever_the_story_says(tmp_path: pathlib.Path) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("add 4\n----\nvalue 4\n\nrefuse\n----\nerror NOT_LEADER\n")
+    assert tell(story, _Counter, rewrite=False) == []
+    story.write_text("add 4\n----\nvalue 4\n\nadd 6\n----\nvalue 10\n")
+    for rewrite in (False, True):
+        with pytest.raises(AssertionError, match="a broken promise"):
+            tell(story, _Counter, rewrite=rewrite)
