@@ -4,6 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/.octavo-ready
 PYTEST_ARGS ?=
+WORKERS ?= 2
 CASES ?= ../shared/cases
 
 # The repository root holds folders named like packages (proto, client, ...): keep it off sys.path.
@@ -24,11 +25,11 @@ setup: $(READY) ## virtual environment, packages, Java and Toxiproxy; quick when
 demo: $(READY) ## the main job on real data, with processes killed on the way, and proven
 	@PYTHONPATH=. $(PY) -m tools.demo $(ARGS)
 
-test: $(READY) ## the whole suite
-	$(PY) -m pytest $(PYTEST_ARGS)
+test: $(READY) ## the whole suite, in WORKERS processes (2)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-flags: $(READY) ## unit and property tests with assertions off (PYTHONOPTIMIZE=1) and in development mode (-X dev)
-	PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n 2 $(PYTEST_ARGS) \
+	PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n $(WORKERS) $(PYTEST_ARGS) \
 	  -W 'ignore:assertions not in test modules:pytest.PytestConfigWarning' tests/unit tests/property
 
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them

@@ -2,6 +2,9 @@
 
 Hypothesis runs the same examples every time (a red build must mean a change, not luck) and without
 deadlines (never a timed assertion); `HYPOTHESIS_PROFILE=explore` draws new examples.
+
+`make test` runs the suite in two processes, because half of it waits and the other half counts:
+`tests/lanes.py` says which tests must stay in one of them.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import signal
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer  # type: ignore[import-untyped]
 
 import octavo
+from tests.lanes import Lanes, left_outside
 
 # Before anything loads gRPC: importing the package turns off its fork handlers.
 assert octavo.__version__
@@ -39,3 +44,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite` writes into the scenario files what happened, to be read as a change of text."""
     parser.addoption("--rewrite", action="store_true", help="write what happened into the stories")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
+    """`--dist loadgroup` keeps the lanes of `tests/lanes.py` together."""
+    return Lanes(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that takes something dear belongs to a lane, or each process makes it anew."""
+    outside = left_outside(items)
+    if outside:
+        raise pytest.UsageError(f"name a lane in tests/lanes.py for: {', '.join(outside)}")
