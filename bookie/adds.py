@@ -1,5 +1,4 @@
-"""Bookkeeping of one add request while parts of it are decided and made durable at different
-times."""
+"""Bookkeeping of one add request whose parts are decided and made durable at different times."""
 
 from __future__ import annotations
 
@@ -162,8 +161,10 @@ class Settling:
         self._waits.append((index, self._duplicates.wait(ledger_id, entry_id)))
 
     def flush(self) -> None:
-        """Submit what was accepted, or nothing but a barrier for duplicates: it is answered after
-        everything queued before it, the copies they wait for included."""
+        """Submit what was accepted, or nothing but a barrier for duplicates.
+
+        It is answered after everything queued before it, the copies they wait for included.
+        """
         if not self._entries and not self._waits:
             return
         heads, entries, indexes = self._heads, self._entries, self._indexes

@@ -1,5 +1,6 @@
-"""From a directory to a store that may serve: lock, cookies, replay, new segment (spec/ledger.md
-§6.8, §6.11).
+"""From a directory to a store that may serve: lock, cookies, replay, new segment.
+
+spec/ledger.md §6.8 and §6.11.
 
 Owns the order of these steps and the refusal when the history is in doubt (B-23). Nothing is served
 and nothing is registered before `boot()` returns (B-17).
@@ -230,8 +231,10 @@ class Booter:
     async def _boot_frozen(
         self, lock: DirectoryLock, callbacks: Callbacks, full: StorageFull
     ) -> Booted:
-        """6.13: serve what can be read. Needs a history without doubt and a usable index, for
-        whatever would mend them needs space."""
+        """6.13: serve what can be read.
+
+        Needs a history without doubt and a usable index: whatever would mend them needs space.
+        """
         identity, judgement, instance = await self._identify()
         if judgement.kind is not BootKind.NORMAL:
             raise full
@@ -282,15 +285,13 @@ class Booter:
         return found is not None and found.decode("ascii", "replace") in identity.known_directories
 
     def _evidence(self, identity: Identity, normal: bool) -> list[Evidence | None]:
-        """What is known of the log from outside of it; None stands for evidence that must be there
-        and is not."""
+        """What is known of the log from outside; None: evidence that must be there is missing."""
         if not normal:
             return []
         return [*identity.evidence(), self._durable_file.read()]
 
     async def _renew(self, identity: Identity, causes: list[str]) -> None:
-        """B-23, B-25: refuse, or take a new incarnation when the operator said so; at most once a
-        boot."""
+        """B-23, B-25: refuse, or once a boot take a new incarnation when the operator said so."""
         if self._renewed:
             return
         cause = "; ".join(causes)
@@ -305,8 +306,11 @@ class Booter:
         _log.error("new-incarnation", cause=cause, incarnation=str(identity.cookie.incarnation))
 
     async def _open_index(self, identity: Identity, *, normal: bool) -> EntryIndex:
-        """The index of this directory; one that is lost, damaged or foreign is replaced by an empty
-        one, which the journal fills if it is whole (R5, ADR 20)."""
+        """The index of this directory.
+
+        One that is lost, damaged or foreign is replaced by an empty one, which the journal fills if
+        it is whole (R5, ADR 20).
+        """
         if not await asyncio.to_thread(self._suspected.read):
             index: EntryIndex | None = None
             try:
@@ -419,8 +423,10 @@ class Booter:
         return sorted(number for number in found if number is not None)
 
     def _load(self, number: int) -> bytes:
-        """The bytes of a segment. What cannot be read now is not lost: it refuses the start, unless
-        the operator gives up what cannot be read."""
+        """The bytes of a segment.
+
+        What cannot be read now is not lost: it refuses the start unless an operator gives it up.
+        """
         path = self._journal_dir / segment_name(number)
         try:
             return self._disk.read(path)
@@ -439,8 +445,10 @@ class Booter:
         next_number: int,
         identity: bytes,
     ) -> None:
-        """Apply what is proven, write the rest again into the next segment, apply that, move the
-        mark behind it, flush: then replay is done (B-5, B-14, B-17, ADR 14)."""
+        """Apply what is proven, write the rest again into the next segment and apply that.
+
+        Then the mark moves behind it; with a flush replay is done (B-5, B-14, B-17, ADR 14).
+        """
         applier = IndexApplier(index, STREAM)
         replayed = self._apply(applier, verdict.spans)
         tail: list[list[Record]] = []
@@ -478,8 +486,7 @@ class Booter:
         return applied
 
     def _trim(self, end: Position) -> None:
-        """Give back the preallocated zeros of a segment that a crash left open; keep every other
-        byte."""
+        """Give back the preallocated zeros of a segment that a crash left open, no other byte."""
         data = self._load(end.segment)
         self._disk.truncate(
             self._journal_dir / segment_name(end.segment),

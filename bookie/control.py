@@ -1,5 +1,4 @@
-"""The gRPC control service of a bookie: health and information; never on the data path (design.md
-§4)."""
+"""The gRPC control service of a bookie: health and information, no data (design.md §4)."""
 
 from __future__ import annotations
 

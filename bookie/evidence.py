@@ -1,5 +1,4 @@
-"""Carries the durable position of the log to where the loss of a segment does not take it along
-(ADR 14).
+"""Carries the durable position of the log to where no lost segment takes it along (ADR 14).
 
 The commit thread notes it in the directory's durable file; this task syncs that file by time, and
 publishes the position in the cluster's cookie when the stream is idle, by time, and at a clean
@@ -55,8 +54,7 @@ class EvidenceKeeper:
         self._rolled.set()
 
     async def run(self) -> None:
-        """Step by time and at each roll until cancelled. Raises OSError when the disk fails
-        (B-8)."""
+        """Step by time and at each roll until cancelled; OSError when the disk fails (B-8)."""
         self._running = True
         while True:
             try:
@@ -68,8 +66,11 @@ class EvidenceKeeper:
             await self.step()
 
     async def step(self, *, last: bool = False) -> None:
-        """Sync the durable file; publish when the stream was idle since the last step, when it is
-        time, or when this is the last step."""
+        """Sync the durable file.
+
+        Publish when the stream was idle since the last step, when it is time, or when this is the
+        last step.
+        """
         position = self._journal.recorded
         await asyncio.to_thread(self._file.sync)
         idle = position == self._last_seen

@@ -1,5 +1,4 @@
-"""What an error of the operating system or of RocksDB means for a bookie: a pure translation into
-typed causes.
+"""What an error of the operating system or of RocksDB means for a bookie: its typed cause.
 
 The difference decides what happens next. No space: go on read-only (6.13). Not accessible now:
 refuse, nothing is lost. Damaged: the index is built anew from the journal (R5), or the history is

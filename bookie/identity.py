@@ -1,5 +1,4 @@
-"""Who this bookie is and whether its directory is the one it claims (spec/ledger.md §6.11, B-27,
-B-23, B-25).
+"""Who this bookie is and whether its directory is the one it claims (B-23, B-25, B-27).
 
 Owns the decision over the two cookies (metadata store, data directory), the directory lock and the
 boot counter. A mix that is not clearly right is refused with a sentence that says what to do; it is
@@ -39,10 +38,12 @@ from octavo.runtime.telemetry import get_logger
 COOKIE_FILE = "cookie"
 FIRST_COOKIE_FILE = "cookie.first"
 """The first cookie of the incarnation that this directory is about to register: tells a first boot,
-or a renewal, that was cut short from a lost or foreign directory. Of no use afterwards."""
+or a renewal, that was cut short from a lost or foreign directory. Of no use afterwards.
+"""
 CONFIRMED_COOKIE_FILE = "cookie.confirmed"
 """The cookie that the metadata store last confirmed to have. A store with an older one is a copy
-that was put back (ADR 23). Missing or damaged it proves nothing; the next boot writes it."""
+that was put back (ADR 23). Missing or damaged it proves nothing; the next boot writes it.
+"""
 LOCK_FILE = "LOCK"
 DIRECTORY_ROLE = "data"
 
@@ -98,7 +99,8 @@ def judge_cookies(
     """B-27; `intended` is what this directory's interrupted first boot or renewal wanted to
     register, `confirmed` what the store was last known to have, `damage` says what is wrong with a
     local cookie that cannot be read. Raises StorageFailed for mixes that no data-loss command may
-    override."""
+    override.
+    """
     _check_owner(bookie_id, instance_id, local)
     if stored is None:
         if local is not None:
@@ -249,7 +251,8 @@ class Identity:
         self, *, directory_empty: bool, accept_older_store: bool = False
     ) -> Judgement:
         """Read the cookies and judge them. With `accept_older_store` a store that went back is
-        brought forward by the next publication (ADR 23)."""
+        brought forward by the next publication (ADR 23).
+        """
         self._stored = await self._catalog.read_cookie(self._bookie_id)
         damage = ""
         try:

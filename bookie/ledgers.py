@@ -1,5 +1,4 @@
-"""The bookie's per-ledger brain: one object per ledger, decisions without I/O (spec/ledger.md §6.3,
-§6.6).
+"""The bookie's per-ledger brain: one object per ledger, decisions without I/O (ledger §6.3, §6.6).
 
 Owns what is true of a ledger at this bookie (admitted, fenced, LAC, entries not yet in the index)
 and the decision about each add. It does not write, read files or ask the metadata store:
@@ -25,8 +24,7 @@ _unpack = HEADER.unpack_from
 
 
 class Fence(Enum):
-    """How far the fence of a ledger got. Ordinary adds are refused from the first step on
-    (B-F1)."""
+    """How far the fence of a ledger got; adds are refused from the first step on (B-F1)."""
 
     NONE = 0
     UNRECORDED = 1
@@ -60,13 +58,15 @@ class Ledger:
         self.ledger_id = ledger_id
         self.admitted = state is not None and state.admitted_tag == incarnation_tag
         """An admit record of this incarnation is in the stream (6.12); never set by fences or
-        recovery (B-34)."""
+        recovery (B-34).
+        """
         self.fence = Fence.DURABLE if state is not None and state.fenced else Fence.NONE
         self.accepting = self.admitted and self.fence is Fence.NONE
         """Ordinary adds of new entries need no further check; equals admitted and not fenced."""
         self.exists = False
         """The metadata store has shown this ledger once: recovery adds need no further check
-        (B-32)."""
+        (B-32).
+        """
         self.lac = state.lac if state is not None else -1
         """RD-5: largest LAC heard of; never goes down."""
         self.last_entry = state.last_entry if state is not None else -1
@@ -80,7 +80,8 @@ class Ledger:
         """(previous LAC, future) of long polls (RD-7)."""
         self.pins = 0
         """Requests in flight and control records not yet in the index; pinned is not evicted
-        (B-1)."""
+        (B-1).
+        """
         self.refused_until_s = 0.0
         """Until then admission is refused without asking the metadata store again (B-32)."""
 
@@ -145,8 +146,7 @@ class Ledger:
             self.wake()
 
     def wake(self, *, always: bool = False) -> None:
-        """Wake long polls whose condition holds; all of them when `always` (RD-7 allows spurious
-        wake-ups)."""
+        """Wake long polls whose condition holds; all of them when `always`, as RD-7 allows."""
         if not self.pollers:
             return
         keep: list[tuple[int, asyncio.Future[None]]] = []

@@ -1,5 +1,4 @@
-"""What runs over an opened journal and index: the store of requests, the index thread, the evidence
-(spec/ledger.md §6).
+"""What runs over an opened journal and index: requests, index thread, evidence (ledger §6).
 
 Owns the order in which these parts start and end; a bookie may close one and open the next in place
 (6.13).

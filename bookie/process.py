@@ -24,8 +24,7 @@ _log = get_logger("octavo.bookie.process")
 
 
 def run(config: BookieConfig) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code, which is not 0 after a failure
-    (B-8)."""
+    """Serve until SIGTERM or SIGINT; returns the exit code, not 0 after a failure (B-8)."""
 
     async def main(stop: asyncio.Event) -> int:
         return await serve(config, stop)
@@ -57,8 +56,10 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
 
 
 async def serve_with(server: BookieServer, stop: asyncio.Event) -> int:
-    """Start a server and wait for `stop` or its failure; returns the exit code, whatever else goes
-    wrong while it stops."""
+    """Start a server and wait for `stop` or its failure.
+
+    Returns the exit code, whatever else goes wrong while it stops.
+    """
     ended = asyncio.Event()
     stopped = asyncio.ensure_future(_forward(stop, ended))
     watch_loop(server.fail)

@@ -261,8 +261,11 @@ class BookieServer:
             opened.keep_evidence(self._on_task_failure)
 
     async def _reopen_when_full(self) -> None:
-        """6.13: a disk that filled up under the index or an open segment, and a frozen store whose
-        disk has space again, end in a boot in place: as a restart would, with the same safety."""
+        """6.13: end a store without space, or a frozen one that has it again, in a boot in place.
+
+        The disk filled up under the index or an open segment. As a restart would, with the same
+        safety.
+        """
         while True:
             await self._no_space.wait()
             self._no_space.clear()
@@ -321,8 +324,11 @@ class BookieServer:
             session.connection.abort(StorageFailed(f"the bookie failed: {error}"))
 
     def _on_storage_failure(self, error: BaseException) -> None:
-        """Journal or index stopped for good: without space the storage is opened again, read-only
-        if need be (6.13); anything else is fail-stop (B-8)."""
+        """Journal or index stopped for good.
+
+        Without space the storage is opened again, read-only if need be (6.13); anything else is
+        fail-stop (B-8).
+        """
         full = isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error))
         if not full or self.failed.done():
             self.fail(error)
@@ -432,8 +438,7 @@ class BookieServer:
     # --- stop -------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Unregister, finish what was accepted, make it provable, close. Safe after a failed
-        start.
+        """Unregister, finish what was accepted, make it provable, close; safe after a failed start.
 
         A step that fails is logged and does not keep the others from being done: nothing that was
         acknowledged depends on a stop in good order.

@@ -47,8 +47,7 @@ class SpaceGauge:
             self._full = False
 
     def allocation_failed(self) -> None:
-        """A segment could not be allocated (ENOSPC): read-only until a measurement says
-        otherwise."""
+        """A segment could not be allocated (ENOSPC): read-only until a measurement differs."""
         self._full = True
 
     def observe_sync(self, running_s: float | None) -> None:

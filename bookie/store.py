@@ -357,8 +357,7 @@ class BookieStore:
         return Status.CONFLICT
 
     async def _look_up(self, ledger: Ledger, entry_id: int, entry: Buffer) -> Status:
-        """Compare with what the index holds: OK, CONFLICT, EIO, NO_SUCH_ENTRY, or UNKNOWN to judge
-        again.
+        """Compare with the index: OK, CONFLICT, EIO, NO_SUCH_ENTRY, or UNKNOWN to judge again.
 
         One look per entry at a time: whoever comes second judges again, so that two adds of one id
         cannot both find it absent.
@@ -465,8 +464,7 @@ class BookieStore:
     # --- LAC --------------------------------------------------------------------------------
 
     async def read_lac(self, ledger_id: int, previous: int, timeout_s: float) -> LacAnswer:
-        """RD-7: answer when the LAC exceeds `previous`, the ledger is fenced, or the time is
-        over."""
+        """RD-7: answer when the LAC exceeds `previous`, the ledger is fenced, or time is over."""
         ledger = await self._ledger(ledger_id)
         try:
             if ledger.lac <= previous and not ledger.fenced and timeout_s > 0 and previous >= 0:

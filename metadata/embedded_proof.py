@@ -101,8 +101,7 @@ class Witness:
         return self._path.exists()
 
     def read(self) -> Witnessed | None:
-        """The newest valid slot, None when there is none yet; raises MetadataCorrupt when all are
-        damaged."""
+        """The newest valid slot, None when none is there yet; MetadataCorrupt when all are bad."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:

@@ -309,8 +309,10 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         return reply
 
     async def _to_the_end(self, work: Coroutine[None, None, T], name: str) -> T:
-        """Run `work` to its end although its stream may end meanwhile: what is committed is told
-        to all who watch it, and a session that was opened is one that can end."""
+        """Run `work` to its end although its stream may end meanwhile.
+
+        What is committed is told to all who watch it, and a session that was opened can end.
+        """
         return await asyncio.shield(self._tasks.spawn(work, name=name))
 
     def _run(

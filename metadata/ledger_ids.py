@@ -58,9 +58,12 @@ class LedgerIdAllocator:
         return (await self._read_epoch())[0]
 
     async def raise_epoch(self) -> int:
-        """Begin a new epoch, above every id drawn so far; returns it. Must be done once after a
-        backup of the metadata was restored: ids drawn since then are unknown to it (INV-11).
-        Allocators that drew before go on with the old epoch: their processes must not live on."""
+        """Begin a new epoch, above every id drawn so far; returns it.
+
+        Must be done once after a backup of the metadata was restored: ids drawn since then are
+        unknown to it (INV-11). Allocators that drew before go on with the old epoch: their
+        processes must not live on.
+        """
         before, _ = await self._read_epoch()
         for _ in range(DRAWS_MAX):
             await self._rotate(before)

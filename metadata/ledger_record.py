@@ -1,5 +1,4 @@
-"""The metadata record of one ledger: fields, rules and legal transitions (spec/ledger.md §2.1,
-§2.2).
+"""The metadata record of one ledger: fields, rules, legal transitions (ledger §2.1, §2.2).
 
 Pure values: parsing validates every constraint of §2.1 and raises MetadataCorrupt or
 UnsupportedVersion; transitions return a new record and refuse what the state machine forbids.
@@ -118,9 +117,7 @@ class LedgerMetadata:
     # --- transitions ------------------------------------------------------------------------
 
     def with_ensemble_change(self, start: EntryId, members: tuple[Member, ...]) -> LedgerMetadata:
-        """The writer's change: new ensemble from `start`, replacing the last one if it starts
-        there (C-3).
-        """
+        """The writer's change: new ensemble from `start`; replaces one that starts there (C-3)."""
         if self.state is not LedgerState.OPEN:
             raise IllegalStateError(f"ledger {self.ledger_id} is {self.state.name}, not OPEN")
         last_key = self.fragments[-1][0]

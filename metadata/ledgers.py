@@ -160,8 +160,9 @@ class LedgerCatalog:
         return found
 
     async def cas(self, old: VersionedLedger, new: LedgerMetadata) -> VersionedLedger:
-        """Replace `old` by `new` (M-1). Nothing happened unless this returns or raises
-        UnknownOutcome.
+        """Replace `old` by `new` (M-1).
+
+        Nothing happened unless this returns or raises UnknownOutcome.
 
         Raises VersionConflict (re-read and re-check), NoSuchLedger, MetadataUnavailable,
         UnknownOutcome (it may have happened, whatever the record says now).

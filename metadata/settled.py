@@ -94,8 +94,10 @@ def judge_delete(
 
 
 def _is_another_life(found: Versioned, expected: int | None, same_life: SameLife | None) -> bool:
-    """Whether the key was made again: the store's own word for it where both versions carry it,
-    and else what is stored."""
+    """Whether the key was made again.
+
+    The store's own word for it where both versions carry it, and else what is stored.
+    """
     meant, life = life_of(expected), life_of(found.version)
     if meant and life:
         return meant != life

@@ -55,7 +55,8 @@ class SessionState(Enum):
     """No contact; ephemeral keys may or may not still exist."""
     LOST = "lost"
     """The session ended and its ephemeral keys are gone. A new session follows by itself
-    (CONNECTED); whoever owned ephemeral keys must create them again."""
+    (CONNECTED); whoever owned ephemeral keys must create them again.
+    """
 
 
 Unsubscribe = Callable[[], None]
@@ -82,22 +83,27 @@ class MetadataStore(Protocol):
         ...
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
-        """Create `key`, making parents; returns version 0, of no life: read before
-        a conditional write that must not meet the next life. Raises KeyExists, UnknownOutcome.
+        """Create `key`, making parents; returns version 0, of no life.
+
+        Read before a conditional write that must not meet the next life. Raises KeyExists,
+        UnknownOutcome.
         """
         ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
-        """Replace the value if its version and life are `expected` (None: whatever they are);
-        returns the new version.
+        """Replace the value if its version and life are `expected`; returns the new version.
+
+        None stands for whatever they are.
 
         Raises VersionConflict, KeyMissing, UnknownOutcome.
         """
         ...
 
     async def delete(self, key: str, *, expected: int | None) -> None:
-        """Delete a key without children. Raises VersionConflict (also for a key that has
-        children), KeyMissing, UnknownOutcome."""
+        """Delete a key without children.
+
+        Raises VersionConflict (also for a key that has children), KeyMissing, UnknownOutcome.
+        """
         ...
 
     async def children(self, key: str) -> list[str]:
@@ -105,8 +111,7 @@ class MetadataStore(Protocol):
         ...
 
     async def fetch_add(self, key: str) -> int:
-        """Add one to the counter `key` in one round trip and return its new value, at least 1
-        (ID-1).
+        """Add one to the counter `key` in one round trip; its new value, at least 1 (ID-1).
 
         Creates the counter when it is missing. A lost reply raises UnknownOutcome and burns a
         number.

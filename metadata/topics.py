@@ -185,8 +185,10 @@ class TopicCatalog:
         )
 
     async def _create(self, topic: Topic) -> VersionedTopic:
-        """A lost creation whose record is not there may have been deleted by somebody else: the
-        next attempt is another life of the name, with an id of its own (M-3)."""
+        """A lost creation whose record is not there may have been deleted by somebody else.
+
+        The next attempt is another life of the name, with an id of its own (M-3).
+        """
         key = self._paths.topic(topic.name)
         for _ in range(CREATE_ATTEMPTS_MAX):
             try:
@@ -237,8 +239,10 @@ class TopicCatalog:
     async def page(
         self, after: str, limit: int, wanted: Callable[[Topic], bool]
     ) -> tuple[_Found, bool]:
-        """The first `limit` topics that are `wanted` behind the name `after`, and whether more
-        follow. In order of folded names; only the records of the page are read."""
+        """The first `limit` topics that are `wanted` behind the name `after`; whether more follow.
+
+        In order of folded names; only the records of the page are read.
+        """
         keys = [key for key in await self._keys() if _name_in(key) > fold_topic_name(after)]
         found: _Found = []
         while keys and len(found) <= limit:
@@ -317,8 +321,11 @@ class TopicCatalog:
         await self._forget_deletion(self._paths.deletion(old.topic.topic_id))
 
     async def unfinished(self) -> _Found:
-        """Topics whose deletion was begun and noted, and not finished: as many reads as there are
-        notes, however many topics exist. Notes of topics that are gone are removed."""
+        """Topics whose deletion was begun and noted, and not finished.
+
+        As many reads as there are notes, however many topics exist. Notes of topics that are gone
+        are removed.
+        """
         found: _Found = []
         for note in await self._writes.children(self._paths.deletions):
             key = f"{self._paths.deletions}/{note}"

@@ -23,13 +23,14 @@ class VersionFloor:
         self._seen: OrderedDict[str, int] = OrderedDict()
 
     def of(self, key: str) -> int:
-        """The version below which `key` cannot be; take it before a read begins, because others
-        may write, and be seen, while the read is under way."""
+        """The version below which `key` cannot be.
+
+        Take it before a read begins: others may write, and be seen, while it is under way.
+        """
         return self._seen.get(key, -1)
 
     def check(self, key: str, version: int, floor: int) -> None:
-        """A read behind a barrier, begun at `floor`, found `version`; raises MetadataCorrupt when
-        it went back."""
+        """A read behind a barrier, begun at `floor`, found `version`; raises if that fell."""
         if version < floor:
             raise MetadataCorrupt(
                 f"{key} went back from version {floor} to {version}: "

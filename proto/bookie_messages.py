@@ -1,5 +1,4 @@
-"""Protobuf bodies of the bookie wire's rare commands, parsed strictly: what is missing decides
-nothing.
+"""Bodies of the bookie wire's rare commands, parsed strictly: what is missing decides nothing.
 
 Proto3 reads a missing number as 0 and an empty message as all zeros: an empty FenceReply would be
 an answer about entry 0. Fields that decide something are `optional` in `proto/bookie.proto`, and

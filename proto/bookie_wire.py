@@ -49,7 +49,8 @@ HELLO_FRAME_BYTES_MAX = 4096
 """Largest frame either end accepts before the hello: strangers get little memory."""
 EAGER_BYTES = 1152 * 1024
 """A frame up to this size (a large batch and a bit) gets its memory at once, without copies; a
-larger one gets twice what has arrived of it."""
+larger one gets twice what has arrived of it.
+"""
 MAX_ENTRIES_PER_FRAME = 4096
 TARGET_FRAME_BYTES = 256 * 1024
 """Writers coalesce up to about this much; larger frames leave the CPU's cache (design.md §10)."""
@@ -84,9 +85,7 @@ class FrameType(IntEnum):
 
 
 class Flags:
-    """Bits of a frame's flags field. Plain ints: `&` with a member of an IntFlag takes a
-    microsecond.
-    """
+    """Bits of a frame's flags field; plain ints, for `&` with an IntFlag takes a microsecond."""
 
     NONE: Final = 0
     RECOVERY: Final = 1
@@ -314,7 +313,8 @@ def _split(body: memoryview, start: int, count: int, max_entry_bytes: int) -> li
 
 _SCRATCH_BYTES = 64 * 1024
 """What of a large frame arrives in the scratch is copied once more, so this is no larger than many
-small frames at once need."""
+small frames at once need.
+"""
 
 
 class _LargeFrame:

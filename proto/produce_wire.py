@@ -20,7 +20,8 @@ _BATCHES = tag(pb.ProduceRequest.BATCHES_FIELD_NUMBER)
 _BATCH = tag(pb.ProduceBatch.BATCH_FIELD_NUMBER)
 MESSAGE_BATCHES_MAX = 1_000
 """Batches of one message; the SDK sends 16 at most. What one message asks for holds a loop for some
-ten milliseconds at most."""
+ten milliseconds at most.
+"""
 BATCH_FIELDS_MAX = 64
 """Fields of one batch, of which there are eight kinds at most."""
 
@@ -56,8 +57,11 @@ def encode_produce(items: Iterable[ProduceItem]) -> bytes:
 
 
 def decode_produce(message: Buffer) -> list[ProduceItem]:
-    """Parse a ProduceRequest; raises InvalidRequest when the bytes are not one, or before any work
-    when it holds more than MESSAGE_BATCHES_MAX batches."""
+    """Parse a ProduceRequest.
+
+    Raises InvalidRequest when the bytes are not one, or before any work when it holds more than
+    MESSAGE_BATCHES_MAX batches.
+    """
     view = memoryview(message)
     items: list[ProduceItem] = []
     for start, end in split(view, 0, len(view), _BATCHES, fields_max=MESSAGE_BATCHES_MAX).spans:

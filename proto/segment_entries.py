@@ -1,12 +1,11 @@
-"""Entries of a topic's ledger that are not batches: snapshot 0xB8, footer 0xB9 (spec groups I8) and
-mark 0xBA.
+"""Entries of a topic's ledger that are no batches: snapshot 0xB8, footer 0xB9, mark 0xBA.
 
-None takes an offset. A *snapshot* holds what a new owner needs to go on: end offset, producer
-windows, open transactions, aborted transactions and running figures of the segment. A *footer* is
-the last entry of a ledger that was closed in good order: the sparse offset and time index, and
-where the newest snapshot lies. A *mark* is empty: that it was acknowledged proves that nobody had
-taken the ledger over. Little-endian; the last four bytes are a crc32c over everything
-before them.
+None takes an offset (spec groups I8). A *snapshot* holds what a new owner needs to go on: end
+offset, producer windows, open transactions, aborted transactions and running figures of the
+segment. A *footer* is the last entry of a ledger that was closed in good order: the sparse offset
+and time index, and where the newest snapshot lies. A *mark* is empty: that it was acknowledged
+proves that nobody had taken the ledger over. Little-endian; the last four bytes are a crc32c over
+everything before them.
 
     u8 magic | u8 version | u16 zero | u32 body bytes | body | u32 crc32c
 

@@ -7,8 +7,7 @@ from collections import deque
 
 
 class ByteBudget:
-    """At most `limit_bytes` are taken at a time; a single larger demand passes when nothing is
-    taken."""
+    """At most `limit_bytes` are taken at a time; a larger demand passes when nothing is taken."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

@@ -1,5 +1,4 @@
-"""Reads that the tail cache cannot serve: old segments, with their own budget and read-ahead
-(F078).
+"""Reads that the tail cache cannot serve: old segments, with a budget and read-ahead (F078).
 
 A cold read finds its entry through the segment's index (footer, or binary search over headers when
 the last owner crashed), reads about 1 MiB around it and starts reading the next piece while the

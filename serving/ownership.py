@@ -30,7 +30,8 @@ PULSE_S = 0.25
 """How often the process proves to itself that it was not paused (F148)."""
 CERTAIN_SHARE = 3
 """The session is in doubt after this part of its timeout without contact. The stores notice a cut
-after two thirds of it at the latest, so that doubt begins before the session can have ended."""
+after two thirds of it at the latest, so that doubt begins before the session can have ended.
+"""
 CONFIRM_S = 1.0
 """How long the metadata store has to confirm the session."""
 
@@ -54,8 +55,7 @@ class BundleEvents(NamedTuple):
     abandon: Callable[[int], Awaitable[None]]
     """Drop them at once: another broker owns the bundle."""
     revalidate: Callable[[int], Awaitable[None]]
-    """The bundle is ours again after a lost session: drop partitions another owner had meanwhile.
-    """
+    """The bundle is ours again after a lost session: drop what another owner had meanwhile."""
     suspended: Callable[[], None]
     """The session is lost: whoever waits must look again."""
 

@@ -1,5 +1,4 @@
-"""Offsets and the fate of batches of one open partition (ledger §8.2 ML-6, spec groups A3-A8).
-Pure.
+"""Offsets and the fate of batches of one open partition, pure (ML-6, spec groups A3-A8).
 
 A batch is *queued* when it got its offset, *sent* when it became an entry of the current ledger,
 and *durable* when its entry was acknowledged. Queue order is offset order is entry order, so each

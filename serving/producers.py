@@ -55,10 +55,12 @@ class Verdict(NamedTuple, Generic[T]):
     known_epoch: int = -1
     is_first: bool = False
     """DUPLICATE of the first batch this state knows, which is not the producer's first: what came
-    before it is not vouched for (I5)."""
+    before it is not vouched for (I5).
+    """
     is_vouched: bool = True
     """False for a DUPLICATE that is only below what this state knows (I2's row of unknown offset):
-    an earlier, forgotten state may or may not have stored it."""
+    an earlier, forgotten state may or may not have stored it.
+    """
 
 
 def advance(sequence: int, by: int) -> int:
@@ -97,8 +99,9 @@ class _Producer(Generic[T]):
 
     @property
     def vouched_from(self) -> int:
-        """The first sequence this state tells the fate of; before it lie batches that an earlier,
-        forgotten state may or may not have stored (I10).
+        """The first sequence this state tells the fate of (I10).
+
+        Before it lie batches that an earlier, forgotten state may or may not have stored.
 
         A full window says enough: of the batches before it a client has none unresolved (I4).
         """

@@ -82,8 +82,10 @@ class TopicAdmin:
     async def create(
         self, name: str, partitions: int, config: Mapping[str, str], creation_token: bytes = b""
     ) -> Topic:
-        """A new topic; raises InvalidTopic, InvalidPartitions, InvalidConfig,
-        InvalidReplicationFactor or TopicAlreadyExists.
+        """A new topic.
+
+        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor or
+        TopicAlreadyExists.
 
         A topic that was made by the same `creation_token` is the answer to a repetition.
         """
@@ -142,8 +144,10 @@ class TopicAdmin:
         await self._delete(found)
 
     async def resume(self, *, thorough: bool) -> None:
-        """Finish deletions that a crash interrupted; `thorough` reads every topic instead of the
-        notes that deletions leave."""
+        """Finish deletions that a crash interrupted.
+
+        `thorough` reads every topic instead of the notes that deletions leave.
+        """
         for versioned in await (self._topics.list() if thorough else self._topics.unfinished()):
             if versioned.topic.deleting:
                 _log.info("topic-deletion-resumes", topic=versioned.topic.name)

@@ -152,8 +152,9 @@ def _check_quorum(settings: TopicSettings) -> None:
 
 
 def check_replication(settings: TopicSettings, live_bookies: int) -> None:
-    """F051: a topic cannot ask for more copies than there are bookies that take records (live and
-    not read-only); InvalidReplicationFactor.
+    """F051: a topic cannot ask for more copies than there are bookies that take records.
+
+    Those are live and not read-only; raises InvalidReplicationFactor.
     """
     if settings.replication_factor > live_bookies:
         raise InvalidReplicationFactor(

@@ -1,5 +1,4 @@
-"""Exported files: Arrow IPC (or Parquet) written once, verified, and published under a name made of
-their content (spec/spark.md §5).
+"""Exported files: Arrow IPC or Parquet, written once, verified, named by their content (spark §5).
 
 Writing: stored batches of one or several ledgers of one partition go in; rows are regrouped into
 record batches of 8,192, so the bytes depend only on the rows and never on how entries were

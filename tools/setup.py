@@ -1,5 +1,6 @@
-"""Make a checkout ready to work: virtual environment, packages, Java 17, Toxiproxy. Run by `make
-setup`.
+"""Make a checkout ready to work: virtual environment, packages, Java 17, Toxiproxy.
+
+Run by `make setup`.
 
 Uses the standard library only and syntax that old interpreters can parse, so that a too old
 `python3` gets a sentence instead of a SyntaxError. Does nothing when nothing changed.

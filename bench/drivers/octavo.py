@@ -1,5 +1,6 @@
-"""Octavo through its public SDK: the sync client for throughput, the async one for latency, both on
-uvloop as the other asyncio clients here.
+"""Octavo through its public SDK: the sync client for throughput, the async one for latency.
+
+Both on uvloop, as the other asyncio clients here.
 """
 
 from __future__ import annotations

@@ -1,2 +1,1 @@
-"""The append stream of a bookie: segment format, group commit and replay (spec/ledger.md §6.2 to
-§6.4, §6.8)."""
+"""The append stream of a bookie: segment format, group commit, replay (ledger §6.2-§6.4, §6.8)."""

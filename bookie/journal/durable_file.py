@@ -1,5 +1,4 @@
-"""How far the log is durable, kept in a small file of its own: evidence that the loss of a segment
-does not take along (ADR 14).
+"""How far the log is durable, in a small file of its own that no lost segment takes along (ADR 14).
 
 Each sync of records is noted here before they are acknowledged, without a sync: a killed process
 leaves an exact note in the page cache. `sync()` makes the latest note survive a power cut; it runs
@@ -7,7 +6,9 @@ by time, on another thread than the commits. Three slots, each in a block of its
 and left alone, one is being synced, one takes the notes. So one whole note is on disk at any
 moment. A note is true whenever it can be read, for it was written after the sync it speaks of.
 
-slot = magic 8 | sequence u64 | segment u64 | offset u64 | crc32c u32     (big-endian), every 4 KiB
+    slot  magic 8 bytes | sequence u64 | segment u64 | offset u64 | crc32c u32
+
+Big-endian, a slot every 4 KiB.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ class DurableFile:
         self._full = False
 
     def read(self) -> Evidence | None:
-        """What a former process left; None when it is missing or no slot is valid. Raises
-        OSError."""
+        """What a former process left; None when nothing valid is there. Raises OSError."""
         try:
             position = decode_slots(self._disk.read(self._path))
         except FileNotFoundError:
@@ -85,8 +85,10 @@ class DurableFile:
         self._register = self._disk.open_register(self._path)
 
     def note(self, position: Position) -> None:
-        """Records up to `position` are synced. Raises OSError, except for a full disk: the file
-        system may need space even to overwrite, and then the evidence is only older."""
+        """Records up to `position` are synced. Raises OSError, except for a full disk.
+
+        The file system may need space even to overwrite, and then the evidence is only older.
+        """
         with self._lock:
             self._sequence += 1
             self._dirty = True
@@ -97,8 +99,10 @@ class DurableFile:
                 self._note_full(error)
 
     def sync(self) -> None:
-        """Make the latest note survive a power cut (blocking, one caller at a time). Raises
-        OSError, except for a full disk."""
+        """Make the latest note survive a power cut (blocking, one caller at a time).
+
+        Raises OSError, except for a full disk.
+        """
         with self._lock:
             if not self._dirty:
                 return

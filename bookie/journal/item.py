@@ -1,5 +1,4 @@
-"""What travels through the append stream: from the loop to the commit thread to the index
-thread."""
+"""What travels through the append stream: loop, commit thread, index thread."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class JournalItem:
 
 
 class CommittedGroup(NamedTuple):
-    """Items that are durable, for the index thread; `mark` is the stream's durable end with
-    them."""
+    """Items that are durable, for the index thread; `mark`: the stream's durable end with them."""
 
     segment: int
     items: list[JournalItem]

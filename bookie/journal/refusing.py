@@ -1,5 +1,4 @@
-"""The stream of a bookie that found no space for a segment: it takes nothing (spec/ledger.md
-§6.13)."""
+"""The stream of a bookie that found no space for a segment: it takes nothing (ledger §6.13)."""
 
 from __future__ import annotations
 

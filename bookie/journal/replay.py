@@ -1,5 +1,4 @@
-"""What a boot may trust of the journal: a pure judgement over segment bytes (spec/ledger.md §6.8,
-B-13..B-16; ADR 14).
+"""What a boot may trust of the journal: a pure judgement over segment bytes (B-13..B-16, ADR 14).
 
 Owns the difference between a torn tail (never acknowledged, cut) and corruption of something that
 was durable (uncertain boot, B-23), and the border between what is proven durable and what a boot
@@ -58,7 +57,8 @@ class Verdict(NamedTuple):
     """Proven durable end of the log: goes into the header of the next segment."""
     problems: list[str]
     """Not empty: the history is in doubt (B-23); nothing may be served under the present
-    incarnation."""
+    incarnation.
+    """
     open_ends: list[Position]
     """Ends of segments a crash left without footer; what follows was never acknowledged (B-16)."""
 
@@ -215,8 +215,11 @@ class _Judge:
         ]
 
     def _durable(self, chain: list[SegmentScan]) -> Position:
-        """The proven durable end. Each proof was written after the sync it speaks of, so it is true
-        even if nobody knows that the proof itself is durable."""
+        """The proven durable end.
+
+        Each proof was written after the sync it speaks of, so it is true even if nobody knows that
+        the proof itself is durable.
+        """
         if not chain:
             return self._mark
         newest = chain[-1]

@@ -1,11 +1,13 @@
 """Pure codec of one journal segment (spec/ledger.md §6.2): no files, no clock.
 
-segment = header (128 bytes) | batch* | footer?                                   (big-endian) batch
-= magic u32 | segment u64 | sequence u64 | body bytes u32 | records u32 | durable_up_to: segment
-u64, offset u64 | crc32c u32 | body body    = u32 word * records | record bytes back to back; word =
-type << 24 | length footer  = magic u32 | segment u64 | ledgers u32 | (ledger i64, rows u32, row*)*
-| crc32c u32 | trailer row     = entry i64 | offset u32 | length u32, sorted; trailer = footer
-offset u64 | magic u32 | crc32c u32
+    segment  header (128 bytes) | batch* | footer?                      all of it big-endian
+    batch    magic u32 | segment u64 | sequence u64 | body bytes u32 | records u32
+             | durable_up_to: segment u64, offset u64 | crc32c u32 | body
+    body     word u32 * records | the records back to back; word = type << 24 | length
+    footer   magic u32 | segment u64 | ledgers u32 | (ledger i64, rows u32, row*)* | crc32c u32
+             | trailer
+    row      entry i64 | offset u32 | length u32, sorted
+    trailer  footer offset u64 | magic u32 | crc32c u32
 
 Every crc is salted with the segment's uuid, so a stale block of a reused inode never validates. The
 header of a segment names the position from which it goes on (`durable_up_to`): that is what makes a
@@ -84,10 +86,12 @@ class SegmentHeader(NamedTuple):
     created_ms: int
     durable_up_to: Position
     """Proven durable end of the log when this segment was created, from which it goes on; START
-    for the first. What lies between there and this segment is not part of the log."""
+    for the first. What lies between there and this segment is not part of the log.
+    """
     carried_bytes: int = 0
     """Bytes of batches behind the header that repeat what the creating boot found after
-    `durable_up_to`, where nothing proved it durable."""
+    `durable_up_to`, where nothing proved it durable.
+    """
 
     @property
     def carried_end(self) -> int:
@@ -207,8 +211,7 @@ def encode_batch(
 def read_batch(
     data: bytes, offset: int, limit: int, header: SegmentHeader, salt: int
 ) -> BatchInfo | None:
-    """The batch at `offset` that ends at or before `limit`, or None when no valid one starts
-    there."""
+    """The batch at `offset` that ends at or before `limit`; None when no valid one starts there."""
     if offset + BATCH_HEADER_BYTES > limit:
         return None
     head = data[offset : offset + _BATCH.size]
@@ -224,8 +227,7 @@ def read_batch(
 
 
 def batch_records(data: bytes, batch: BatchInfo) -> Iterator[Record]:
-    """The records of a valid batch in stream order; raises CorruptEntry if lengths do not add
-    up."""
+    """The records of a valid batch in stream order; CorruptEntry if lengths do not add up."""
     table = batch.offset + BATCH_HEADER_BYTES
     words = struct.unpack_from(f">{batch.record_count}I", data, table)
     offset = table + 4 * batch.record_count

@@ -1,2 +1,1 @@
-"""What is built from the journal: the RocksDB index and reads from segments (spec/ledger.md §6.5,
-§6.7)."""
+"""What is built from the journal: the RocksDB index and reads from segments (ledger §6.5, §6.7)."""

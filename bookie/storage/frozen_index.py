@@ -1,5 +1,7 @@
-"""The index of a bookie that found no space to start: the one on disk, opened without writing, and
-above it in memory what the journal holds beyond its mark (spec/ledger.md §6.13).
+"""The index of a bookie that found no space to start (spec/ledger.md §6.13).
+
+The one on disk, opened without writing, and above it in memory what the journal holds beyond its
+mark.
 
 Nothing is changed on disk. It ends when the bookie opens its storage again with space.
 """
@@ -17,7 +19,8 @@ from octavo.runtime.errors import StorageDamaged, StorageFull
 
 KEYS_MAX = 2_000_000
 """Keys kept in memory, some 400 MB; a journal that holds more beyond the mark needs space to
-start."""
+start.
+"""
 
 NOWHERE = 0
 """Number of no segment: what lies there is unreadable, never absent."""
@@ -78,7 +81,8 @@ def add_unproven(index: EntryIndex, applier: IndexApplier, record: Record) -> No
     """Note a record that is seen in the log but proven durable by nothing, and that there is no
     space to write again: its entry is neither readable (it may vanish, B-3) nor absent (it may have
     been acknowledged), unless a durable copy is known. A fence or admission of that kind grants
-    nothing and is left out."""
+    nothing and is left out.
+    """
     if record.type != RecordType.ENTRY:
         return
     ledger_id, entry_id = ids_of(record.data)[:2]

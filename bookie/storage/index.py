@@ -1,5 +1,4 @@
-"""The RocksDB index: where each entry lies, and the state of each ledger (spec/ledger.md §6.1,
-§6.7).
+"""The RocksDB index: where each entry lies, and the state of each ledger (ledger §6.1, §6.7).
 
 It is a cache of the journal (R5): it never leads it (B-5), it can always be rebuilt from it.
 RocksDB's own log is off; one column family; the durable mark travels in the same WriteBatch as the
@@ -7,9 +6,13 @@ keys it covers (B-10), so the mark that survives a crash never exceeds what the 
 use explicit iterators and check their status: dictionary-style iteration of the binding ends early
 and silently on damage.
 
-e|ledger|entry -> segment u64, offset u32, length u32        l|ledger -> LedgerState s|segment
--> live entry bytes u64                       m|stream -> segment u64, offset u64 i              ->
-identity of the data directory             (big-endian, so byte order is numeric order)
+    e|ledger|entry  segment u64, offset u32, length u32
+    l|ledger        LedgerState
+    s|segment       live entry bytes u64
+    m|stream        segment u64, offset u64
+    i               identity of the data directory
+
+Keys are big-endian, so that the order of their bytes is the order of their numbers.
 """
 
 from __future__ import annotations
@@ -148,8 +151,7 @@ class EntryIndex:
         return layout.unpack(value)
 
     def _scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys in [low, high) with values; an iterator that ended early raises instead of looking
-        short."""
+        """Keys from `low` to below `high` with values; raises when the iterator ended early."""
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(high)
         options.set_verify_checksums(True)
@@ -351,8 +353,7 @@ class IndexApplier:
         self._batch.put(_IDENTITY_KEY, identity)
 
     def commit(self, mark: Position) -> None:
-        """Write everything added since the last commit together with the mark that covers it
-        (B-10)."""
+        """Write all that was added since the last commit with the mark that covers it (B-10)."""
         invariant(mark >= self._mark, f"durable mark would go back from {self._mark} to {mark}")
         put = self._batch.put
         for ledger_id, state in self._states.items():

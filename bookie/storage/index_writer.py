@@ -1,5 +1,4 @@
-"""The single thread that applies durable groups to the index, in stream order (spec/ledger.md B-5,
-B-10, B-11)."""
+"""The single thread that applies durable groups to the index, in stream order (B-5, B-10, B-11)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ LAG_BYTES_MAX = 32 * 1024 * 1024
 """Likewise for the bytes of their entries, which stay in memory until they are indexed."""
 GATHER_S = 0.05
 """How long durable groups are collected before one RocksDB batch. Nobody waits for it: entries are
-acknowledged after the sync and read from memory until the index answers for them (B-5)."""
+acknowledged after the sync and read from memory until the index answers for them (B-5).
+"""
 MERGE_RECORDS_MAX = 8192
 """Records applied in one RocksDB batch."""
 
@@ -34,8 +34,7 @@ def _nbytes(group: CommittedGroup) -> int:
 
 
 class IndexWriter:
-    """Applies groups, tells the loop when they are visible, flushes on time and seals retired
-    segments.
+    """Applies groups, says when they are visible, flushes on time, seals retired segments.
 
     Args:
         on_visible: called on the loop with items whose entries the index now answers for (B-5).
@@ -78,8 +77,7 @@ class IndexWriter:
         self._thread.start()
 
     def put(self, work: CommittedGroup | RetiredSegment) -> None:
-        """Hand over durable work, in stream order; blocks while the index lags (commit thread
-        only)."""
+        """Hand over durable work in stream order (commit thread); blocks while the index lags."""
         with self._condition:
             while self._is_full() and not self._dead:
                 self._condition.wait()
@@ -181,8 +179,7 @@ class IndexWriter:
         self._flushed_s = self._clock.monotonic()
 
     def _seal(self, retired: RetiredSegment) -> None:
-        """Write the footer of a full segment and give its unused space back; off the
-        acknowledgement path."""
+        """Write the footer of a full segment, give its unused space back; no add waits for it."""
         appender = retired.appender
         try:
             appender.write(self._footer.encode(retired.header, appender.position))

@@ -1,5 +1,4 @@
-"""Reading entries back from segments: bounded file handles, coalesced preads, digests
-(spec/ledger.md §6.5).
+"""Reading entries back from segments: bounded handles, coalesced preads, digests (ledger §6.5).
 
 Blocking; runs in reader threads. Its answer is one of: entries, "the index has no such key", or
 EIO. Damage is never absence (R2): a missing or short segment, a wrong id, a bad digest and any
@@ -29,11 +28,13 @@ _log = get_logger("octavo.bookie.reads")
 OPEN_SEGMENTS_MAX = 64
 COALESCE_GAP_BYTES = 16 * 1024
 """Entries of one ledger that lie this close are fetched with one pread, other ledgers' bytes
-between included."""
+between included.
+"""
 COALESCE_MAX_BYTES = 4 * 1024 * 1024
 PINNED_RATIO = 2
 """A view keeps alive all that it is a view of, until the reply is sent: entries that would keep
-more than this many times their own size are copied, so that a reply's size bounds its memory."""
+more than this many times their own size are copied, so that a reply's size bounds its memory.
+"""
 
 
 class ReadResult(NamedTuple):
@@ -102,8 +103,7 @@ class EntryReader:
         max_bytes: int,
         pending: Mapping[int, Buffer],
     ) -> ReadResult:
-        """Entries first, first+1, … as long as they are there and fit; the first one always fits
-        (RD-4).
+        """Entries first, first+1, … while they are there and fit; the first always fits (RD-4).
 
         `pending` holds entries that were not yet in the index when the request was taken; it is
         looked at first, because an entry leaves it only after the index shows it (B-5).
@@ -192,7 +192,8 @@ def _unpinned(entries: list[Buffer]) -> list[Buffer]:
 
 def _fit(run: Sequence[Location], room: int, have_some: bool) -> tuple[list[Location], bool]:
     """As many locations as fit in `room`, at least one unless `have_some`; and whether that is
-    all."""
+    all.
+    """
     taken: list[Location] = []
     for location in run:
         if (taken or have_some) and location.length > room:

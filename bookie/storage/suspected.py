@@ -37,8 +37,10 @@ class SuspectedIndex:
         return self.reason
 
     def report(self, error: StorageDamaged) -> None:
-        """The index is damaged: note it once, on whatever thread met it (blocking). Never raises:
-        without the note the damage is met again."""
+        """The index is damaged: note it once, on whatever thread met it (blocking).
+
+        Never raises: without the note the damage is met again.
+        """
         with self._lock:
             if self._noted:
                 return

@@ -199,8 +199,10 @@ class LedgerClient:
         return LedgerReader(view, self.pool, clock=self._clock, own_lac=own_lac)
 
     async def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete the record; bookies free the entries later. Deleting twice is not an error path:
-        the second call raises NoSuchLedger."""
+        """Delete the record; bookies free the entries later.
+
+        Deleting twice is not an error path: the second call raises NoSuchLedger.
+        """
         for _ in range(DELETE_ATTEMPTS_MAX):
             versioned = await self.catalog.read(ledger_id, barrier=True)
             try:

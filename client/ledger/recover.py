@@ -1,5 +1,4 @@
-"""Recovering a ledger: the shell around `RecoveryCore` (§4). A privileged call: it evicts the
-writer.
+"""Recovering a ledger: the shell around `RecoveryCore` (§4), which evicts the writer.
 
 Owns the loop R-1 … R-8: read with barrier, IN_RECOVERY, one attempt, the closing CAS, back-off. Any
 number of clients may do this at once; losers accept the winner's result (R-20).

@@ -1,5 +1,4 @@
-"""The recoverer's brain: fence, find the last entry, write back, close (§4), as a pure state
-machine.
+"""The recoverer's brain, a pure state machine: fence, find the last entry, write back, close (§4).
 
 Owns one attempt to recover one ledger whose metadata is IN_RECOVERY. Events come in as method
 calls, actions come out as lists of the tuples below; `recover.py` is the shell. Several attempts,
@@ -234,8 +233,7 @@ class RecoveryCore:
         return []
 
     def _needs_anchor(self) -> bool:
-        """True once it is known that no entry was found, so that its length decides the
-        ledger's."""
+        """True once it is known that no entry was found: its length decides the ledger's."""
         return self._end is not None and self._end == self.start_entry
 
     def _decide(self) -> list[RecoveryAction]:
@@ -346,8 +344,7 @@ class RecoveryCore:
         self._local.append((key, tuple(self._members)))
 
     def _write_to(self, slots: Mapping[int, Member]) -> list[RecoveryAction]:
-        """Send every entry in flight to the new members that store it; old replies do not
-        count."""
+        """Send every entry in flight to its new members; old replies do not count."""
         actions: list[RecoveryAction] = []
         for entry in range(self._written, self._frontier):
             state = self._entries[entry]

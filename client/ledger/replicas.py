@@ -11,8 +11,7 @@ from octavo.runtime.ids import Member
 
 
 class ReplicaOrder:
-    """Last good replica first, then connected ones, in write-set order; slow or failing ones
-    last."""
+    """Last good replica first, then connected ones in write-set order, slow or failing last."""
 
     def __init__(self, pool: BookiePool, clock: Clock, *, slow_s: float) -> None:
         self._pool = pool

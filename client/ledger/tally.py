@@ -1,5 +1,4 @@
-"""Which copies of which entries are confirmed, and what follows from it: LAC and first copy (W-2,
-W-3).
+"""Which copies of which entries are confirmed, and what follows: LAC and first copy (W-2, W-3).
 
 Pure. Owns the arithmetic of write sets and the acknowledgement marks of one ensemble. It knows
 nothing of handles, failures or metadata; `octavo.client.ledger.quorum` drives it.

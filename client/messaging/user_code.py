@@ -1,5 +1,7 @@
-"""What the client does when code of the user's that it calls raises: partitioners, callbacks, log
-handlers. They spoil what is theirs (a record, a callback, a line), never the client's own state.
+"""What the client does when code of the user's that it calls raises.
+
+Partitioners, callbacks, log handlers: they spoil what is theirs (a record, a callback, a line),
+never the client's own state.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ else:
 
 
 class ClientLog(_Adapter):
-    """The client's logger, whose handlers and filters are the user's: one that raises costs its
-    line, not the producer that wanted to say something."""
+    """The client's logger, whose handlers and filters are the user's.
+
+    One that raises costs its line, not the producer that wanted to say something.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), None)
@@ -47,8 +51,10 @@ _log = ClientLog("octavo.client")
 
 
 def leave_later(leave: BaseException) -> None:
-    """User code called sys.exit() or met Ctrl-C: on the main thread's loop it gets its way as soon
-    as the client's state is whole; on the client's own thread it would end nothing but the client.
+    """User code called sys.exit() or met Ctrl-C.
+
+    On the main thread's loop it gets its way as soon as the client's state is whole; on the
+    client's own thread it would end nothing but the client.
     """
     if threading.current_thread() is threading.main_thread():
         try:

@@ -183,8 +183,9 @@ def _detached(spec: ClusterSpec) -> int:
 
 
 def _relay(reading: int, log_path: pathlib.Path, said_from: int) -> bytes:
-    """What the process in the background writes to its stdout, b"" when it ended instead; until
-    then what it says on stderr, which is its log, is said here.
+    """What the process in the background writes to its stdout, b"" when it ended instead.
+
+    Until then what it says on stderr, which is its log, is said here.
     """
     with log_path.open("rb") as log:
         log.seek(said_from)

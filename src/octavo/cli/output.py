@@ -64,8 +64,9 @@ def output_is_closed() -> bool:
 
 @contextmanager
 def closed_pipe_is_quiet() -> Generator[None]:
-    """Turn a reader that went away, or was never there, into OutputClosed: it ends the command with
-    success. Other errors say that it was standard output which failed.
+    """Turn a reader that went away, or was never there, into OutputClosed.
+
+    It ends the command with success. Other errors say that it was standard output which failed.
     """
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - `octavo ... >&-`
         raise OutputClosed
@@ -85,8 +86,9 @@ def write_text(text: str) -> None:
 
 @contextmanager
 def beside_work() -> Generator[None]:
-    """What is written to stdout here is not all that the command does: without a reader it goes on,
-    and its exit code says how that went.
+    """What is written to stdout here is not all that the command does.
+
+    Without a reader it goes on, and its exit code says how that went.
     """
     try:
         yield

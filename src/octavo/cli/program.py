@@ -51,8 +51,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def _print_anything() -> None:
-    """No text fails to print: what came in as bytes (arguments, paths) goes out as the same bytes,
-    other characters that the terminal's encoding lacks as escapes.
+    """No text fails to print.
+
+    What came in as bytes (arguments, paths) goes out as the same bytes, other characters that the
+    terminal's encoding lacks as escapes.
     """
     codecs.register_error(FAITHFUL, _faithful)
     for stream in (sys.stdout, sys.stderr):

@@ -21,7 +21,8 @@ IOV_MAX = 1024
 DROP_STEP_BYTES = 1 << 19
 """The page cache is trimmed in steps of this size: one system call per step, not per commit, and
 small enough that its pages are still in a core's second-level cache when they are used again
-(ADR 11)."""
+(ADR 11).
+"""
 
 
 class Appender(Protocol):
@@ -96,9 +97,7 @@ class Disk(Protocol):
         ...
 
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
-        """Create a new file (must not exist), reserving space so that fdatasync need not grow it
-        (B-7).
-        """
+        """Create a file (must not exist) with its space: fdatasync need not grow it (B-7)."""
         ...
 
     def sync_dir(self, path: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
-"""Deterministic back-off for the cores and shells (interface §5.
+"""Back-off for cores and shells, from randomness that is passed in (interface §5).
 
-No retry decorators in the core).
+There are no retry decorators: who tries again says how often and until when.
 """
 
 from __future__ import annotations

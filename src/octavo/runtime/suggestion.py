@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint naming the closest known name, whatever its case, or all of them when none is
-    close."""
+    """A hint naming the closest known name, whatever its case, or all when none is close."""
     names = sorted(known)
     folded = {name.casefold(): name for name in names}
     close = difflib.get_close_matches(word.casefold(), folded, n=1)

@@ -53,8 +53,9 @@ _OTHERWISE = "what the system said is all there is; OCTAVO_TRACE=1 shows where i
 
 
 def explained(error: OSError) -> tuple[str, str]:
-    """Cause and hint; the cause begins with the path, when one is known. Where the place that
-    raised it knew better what to do, it left a note (`add_note`).
+    """Cause and hint; the cause begins with the path, when one is known.
+
+    Where the place that raised it knew better what to do, it left a note (`add_note`).
     """
     where = f"{_path(error.filename)}: " if error.filename is not None else ""
     to = f" (to {_path(error.filename2)})" if error.filename2 is not None else ""

@@ -18,8 +18,9 @@ Logger = FilteringBoundLogger
 
 
 class LogFile(logging.FileHandler):
-    """A log file whose disk may be full: that is said once on stderr, not as a traceback for every
-    line, and ends nothing.
+    """A log file whose disk may be full.
+
+    That is said once on stderr, not as a traceback for every line, and ends nothing.
     """
 
     def __init__(self, path: pathlib.Path) -> None:

@@ -1,5 +1,4 @@
-"""What happens to an error that nobody caught: seen by all, and the end of a server whose state may
-be broken by it.
+"""Errors that nobody caught: seen by all, and the end of a server whose state they may have broken.
 
 Each server installs `watch_loop()` on its event loop. A callback of our own that raised was cut
 short between two steps that belong together, so the process must not go on: its state is no longer
@@ -20,7 +19,8 @@ from octavo.runtime.errors import InvariantViolation
 
 EXIT_BROKEN = 70
 """Exit code of a server that stopped itself: after a disk failure or a broken promise of its own
-(EX_SOFTWARE)."""
+(EX_SOFTWARE).
+"""
 
 OnBroken = Callable[[BaseException], None]
 
@@ -29,8 +29,10 @@ _log = logging.getLogger("octavo.unexpected")
 
 
 def watch_loop(on_broken: OnBroken, loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """From now on every error that reaches the loop (default: the running one) is logged, and
-    `on_broken` is called, on the loop, when the process must not go on."""
+    """From now on every error that reaches the loop (default: the running one) is logged.
+
+    `on_broken` is called, on the loop, when the process must not go on.
+    """
 
     def handle(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error: BaseException | None = context.get("exception")
@@ -43,16 +45,21 @@ def watch_loop(on_broken: OnBroken, loop: asyncio.AbstractEventLoop | None = Non
 
 
 def report_broken(name: str, error: BaseException) -> None:
-    """Tell the running loop's watcher that `name` failed and the process must not go on; usable as
-    `on_failure` of a TaskOwner whose tasks are essential."""
+    """Tell the running loop's watcher that `name` failed and the process must not go on.
+
+    Usable as `on_failure` of a TaskOwner whose tasks are essential.
+    """
     asyncio.get_running_loop().call_exception_handler(
         {"message": f"{name} failed", "exception": error, _BROKEN_KEY: True}
     )
 
 
 def end_process(error: BaseException) -> NoReturn:
-    """The `on_broken` of a server that keeps nothing: like kill -9, which it is built for, with an
-    exit code that says why. Closing in good order would act on the broken state."""
+    """The `on_broken` of a server that keeps nothing.
+
+    Like kill -9, which it is built for, with an exit code that says why. Closing in good order
+    would act on the broken state.
+    """
     _log.critical("the process ends at once: %r", error)
     logging.shutdown()
     os._exit(EXIT_BROKEN)

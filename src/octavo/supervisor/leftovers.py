@@ -1,5 +1,4 @@
-"""Children of a supervisor that died: found through the old cluster.json and ended before a new
-start.
+"""Children of a supervisor that died: found by the old cluster.json, ended before a new start.
 
 They normally die with their supervisor by themselves; this covers the moment in between and systems
 without that feature. Nothing is ended unless it is proven to be this folder's: the caller holds the
@@ -17,9 +16,7 @@ END_TIMEOUT_S = 10.0
 
 
 def end_leftovers(old: ClusterFile) -> list[str]:
-    """Kill what is left of the cluster that wrote `old` and wait; returns the names that were
-    found.
-    """
+    """Kill what is left of the cluster that wrote `old` and wait; returns the names found."""
     found: list[psutil.Process] = []
     names: list[str] = []
     for entry in old.children:

@@ -39,9 +39,7 @@ def why_not(host: str, port: int) -> OSError | None:
 
 
 def choose_free(host: str, taken: set[int], entropy: Entropy, preferred: int | None = None) -> int:
-    """A port that is free on `host` and not in `taken`, the preferred one if possible; adds it to
-    `taken`.
-    """
+    """A port free on `host`, not in `taken` but added to it; the preferred one if possible."""
     candidates = [] if preferred is None else [preferred]
     candidates += [_LOWEST + entropy.below(_HIGHEST - _LOWEST) for _ in range(_TRIES_MAX)]
     for port in candidates:

@@ -104,8 +104,7 @@ class Supervisor:
         )
 
     async def start(self) -> None:
-        """Start everything and return when all children are ready; on failure nothing is left
-        running.
+        """Start all and return when each child is ready; on failure nothing is left running.
 
         Where the folder was a cluster before, a child that cannot start does not keep the others
         down as long as enough of them serve (`ClusterSpec.enough`): that is said, it stays down.
