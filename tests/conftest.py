@@ -27,6 +27,7 @@ assert octavo.__version__
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
+    "pytester",
     "tests.fix_zookeeper",
     "tests.fix_cluster",
     "tests.fix_spark",
