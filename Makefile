@@ -64,9 +64,13 @@ lint: $(READY) ## style, layering, types, generated code
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
 	$(PY) tools/gen_proto.py --check
+	PYTHONPATH=. $(PY) -m tools.gen_sync --check
 	$(PY) tools/gen_reference.py --check
 	.venv/bin/mypy
 	.venv/bin/pyright
+
+sync: $(READY) ## write the blocking classes of the SDK from the async ones
+	@PYTHONPATH=. $(PY) -m tools.gen_sync
 
 format: $(READY) ## let ruff rewrite what it can
 	.venv/bin/ruff check --fix .

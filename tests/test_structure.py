@@ -40,7 +40,6 @@ LARGE_FILES = {
     "client/messaging/producing/sender_core.py",
     "client/messaging/reading/fetch_core.py",
     "client/messaging/reading/fetcher.py",
-    "client/messaging/sync/clients.py",
     "serving/partition.py",
     "src/octavo/runtime/errors.py",
 }

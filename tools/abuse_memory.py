@@ -31,7 +31,7 @@ from octavo import Client
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.messaging.cluster.cluster import ProduceCall
 from octavo.client.messaging.records import TopicPartition
-from octavo.client.messaging.sync.clients import Producer
+from octavo.client.messaging.sync.producer import Producer
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.bookie_wire import HELLO_FRAME_BYTES_MAX, MAX_FRAME_BYTES, PREFIX
 from octavo.proto.broker_pb2_grpc import BrokerStub

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from octavo import Client
 from octavo.client.messaging.producing.futures import SendFuture
-from octavo.client.messaging.sync.clients import Producer
+from octavo.client.messaging.sync.producer import Producer
 from octavo.runtime.errors import BufferFull, DeliveryFailed, FlushTimeout, OctavoError
 from octavo.testing import LocalCluster
 

@@ -24,7 +24,7 @@ from bench.drivers import (
 )
 from octavo import AsyncClient, Client
 from octavo.client.messaging.producing.futures import SendFuture
-from octavo.client.messaging.sync.clients import Producer
+from octavo.client.messaging.sync.producer import Producer
 
 POLL_RECORDS = 10_000
 

@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOMES = {
-    "Admin": "sync.clients",
+    "Admin": "sync.admin",
     "AsyncAdmin": "api.admin",
-    "AsyncClient": "api.aio",
+    "AsyncClient": "api.client",
     "AsyncConsumer": "api.consumer",
     "AsyncProducer": "api.producer",
     "AsyncReader": "api.reader",
-    "Client": "sync.clients",
-    "Consumer": "sync.clients",
-    "Producer": "sync.clients",
-    "Reader": "sync.clients",
+    "Client": "sync.client",
+    "Consumer": "sync.consumer",
+    "Producer": "sync.producer",
+    "Reader": "sync.reader",
     "Record": "records",
     "RecordMetadata": "records",
     "SendFuture": "producing.futures",
@@ -46,14 +46,18 @@ __all__ = [
 
 if TYPE_CHECKING:
     from octavo.client.messaging.api.admin import AsyncAdmin
-    from octavo.client.messaging.api.aio import AsyncClient
+    from octavo.client.messaging.api.client import AsyncClient
     from octavo.client.messaging.api.consumer import AsyncConsumer
     from octavo.client.messaging.api.producer import AsyncProducer
     from octavo.client.messaging.api.reader import AsyncReader
     from octavo.client.messaging.producing.bulk import SendReport
     from octavo.client.messaging.producing.futures import SendFuture
     from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
-    from octavo.client.messaging.sync.clients import Admin, Client, Consumer, Producer, Reader
+    from octavo.client.messaging.sync.admin import Admin
+    from octavo.client.messaging.sync.client import Client
+    from octavo.client.messaging.sync.consumer import Consumer
+    from octavo.client.messaging.sync.producer import Producer
+    from octavo.client.messaging.sync.reader import Reader
 else:  # a type checker must not see this: with it every misspelt name would be an `object`
 
     def __getattr__(name: str) -> object:

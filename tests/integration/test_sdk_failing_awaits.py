@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from octavo import AsyncClient, AsyncProducer
-from octavo.client.messaging.api import aio, binding, leaving, producer
+from octavo.client.messaging.api import binding, leaving, producer
+from octavo.client.messaging.api import client as async_client
 from octavo.client.messaging.cluster import cluster, progress
 from octavo.client.messaging.options import Plain, ProducerOptions
 from octavo.client.messaging.producing import (
@@ -49,8 +50,8 @@ SLACK_S = 8.0
 AT_ONCE = 16
 """Runs under way together."""
 MODULES = (
-    aio, binding, cluster, delivery, early_sends, engine, futures, leaving, produce_link, producer,
-    progress, searches,
+    async_client, binding, cluster, delivery, early_sends, engine, futures, leaving, produce_link,
+    producer, progress, searches,
 )  # fmt: skip
 NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "owner")
 """Bulk sends and what only readers await."""

@@ -23,7 +23,8 @@ from functools import cache, partial
 import pytest
 
 from octavo import AsyncClient, TopicPartition
-from octavo.client.messaging.api import aio, binding, consumer, leaving, reader
+from octavo.client.messaging.api import binding, consumer, leaving, reader
+from octavo.client.messaging.api import client as async_client
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.cluster import cluster, progress
 from octavo.client.messaging.reading import fetch_link, fetcher, offsets
@@ -38,7 +39,8 @@ AT_ONCE = 8
 """Runs under way together: most of a run is waiting."""
 GONE_S = 5.0
 MODULES = (
-    aio, binding, cluster, consumer, fetch_link, fetcher, leaving, offsets, progress, reader
+    async_client, binding, cluster, consumer, fetch_link, fetcher, leaving, offsets, progress,
+    reader,
 )  # fmt: skip
 NOT_READING = ("connect", "_owner_loop")
 """What no reading call awaits; what waits only after a fault of our own."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.client.messaging.api.aio import AsyncClient, consumer_config, producer_config
+from octavo.client.messaging.api.client import AsyncClient, consumer_config, producer_config
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
@@ -20,7 +20,7 @@ from octavo.client.messaging.options import ClientOptions, ConsumerOptions, Prod
 from octavo.client.messaging.producing.futures import Completion, SendFuture
 from octavo.client.messaging.reading.limits import epoch_ms
 from octavo.client.messaging.records import Record
-from octavo.client.messaging.sync.clients import Client
+from octavo.client.messaging.sync.client import Client
 from octavo.runtime.errors import ConfigError
 
 CLIENT = ClientConfig()

@@ -20,7 +20,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
 
 
 def test_import_octavo_loads_nothing_heavy() -> None:
-    names = (*HEAVY, "octavo.client.messaging.sync.clients", "asyncio")
+    names = (*HEAVY, "octavo.client.messaging.sync.client", "asyncio")
     assert loaded_after("import octavo", names) == []
 
 

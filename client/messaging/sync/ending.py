@@ -21,7 +21,7 @@ from octavo.client.messaging.producing.lost_records import note_lost, records_of
 from octavo.runtime.errors import DeliveryFailed, OctavoError
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.aio import AsyncClient
+    from octavo.client.messaging.api.client import AsyncClient
     from octavo.client.messaging.sync.loop_thread import Handover, LoopThread
 
 EXIT_TIMEOUT_S = 30.0

@@ -1,4 +1,4 @@
-"""The async client: the door to producers, consumers, readers and administration."""
+"""The async client of one event loop: the door to producers, consumers, readers and the admin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = ClientLog("octavo.client")
 
 
 class AsyncClient:
-    """A connection to a cluster for one event loop.
+    """A connection to a cluster.
 
     Lazy: nothing is connected until something is used; `connect(timeout=)` checks at once.
 

@@ -1,0 +1,94 @@
+"""The blocking admin.
+
+Written by `tools/gen_sync.py` from `api/admin.py`: change that, then run `make sync`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from octavo.client.messaging.api.admin import (
+    DEFAULT_TIMEOUT_S,
+    ClusterHealth,
+    LedgerDescription,
+    LogDescription,
+    TopicDescription,
+)
+from octavo.client.messaging.sync.by_hand import AdminByHand
+
+
+class Admin(AdminByHand):
+    """Administration of the cluster a client is connected to: `client.admin`.
+
+    Every call retries what is retriable until `timeout` seconds are over.
+    """
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 6,
+        config: Mapping[str, str] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> TopicDescription:
+        """Create a topic; `config` has dotted names such as `segment.ms`.
+
+        Raises UnknownOutcome when a broker that may have got the request did not answer in time.
+        """
+        return self._thread.run(self._async.create_topic(name, partitions, config, timeout=timeout))
+
+    def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Delete a topic and its data. Raises UnknownTopic.
+
+        Raises UnknownOutcome when a broker that may have got the request did not answer in time:
+        the deletion may still go on. A topic that is created under the name meanwhile stays.
+        """
+        self._thread.run(self._async.delete_topic(name, timeout=timeout))
+
+    def list_topics(
+        self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> list[TopicDescription]:
+        """Every topic, sorted by name."""
+        return self._thread.run(
+            self._async.list_topics(include_internal=include_internal, timeout=timeout)
+        )
+
+    def describe_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> TopicDescription:
+        """Partitions, owners and settings. Raises UnknownTopic."""
+        return self._thread.run(self._async.describe_topic(name, timeout=timeout))
+
+    def describe_log(
+        self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> LogDescription:
+        """Segments of a partition and the bookies that hold them."""
+        return self._thread.run(self._async.describe_log(topic, partition, timeout=timeout))
+
+    def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:
+        """Close the open segment, so that exports see it; returns the high watermark."""
+        return self._thread.run(self._async.roll(topic, partition, timeout=timeout))
+
+    def list_offsets(
+        self,
+        topic: str,
+        at: Literal["earliest", "latest"] | int | datetime = "latest",
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> dict[int, int | None]:
+        """Offset per partition: of its first record at or after a time, or of an end of the log.
+
+        `at` is "earliest", "latest" (the offset behind the last record), epoch milliseconds or an
+        aware datetime. None: the partition has no record that late.
+        """
+        return self._thread.run(self._async.list_offsets(topic, at, timeout=timeout))
+
+    def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:
+        """Brokers, bookies and metadata as one broker sees them."""
+        return self._thread.run(self._async.cluster_health(timeout=timeout))
+
+    def show_ledger(
+        self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> LedgerDescription:
+        """A ledger's state, ensembles, last entry, and what each bookie holds of it."""
+        return self._thread.run(self._async.show_ledger(ledger_id, timeout=timeout))

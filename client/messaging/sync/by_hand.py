@@ -1,0 +1,185 @@
+"""What the blocking classes do otherwise than run an async method on the loop thread.
+
+The rest of each class is written by `tools/gen_sync.py`. By hand are: how they begin and end, what
+must give records back when a wait is interrupted, and iteration, which yields without a hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from octavo.client.messaging.api.admin import AsyncAdmin
+from octavo.client.messaging.api.arrow_access import arrow_reading
+from octavo.client.messaging.api.client import AsyncClient
+from octavo.client.messaging.api.consumer import ARROW_POLL_BYTES, AsyncConsumer
+from octavo.client.messaging.api.forking import CLIENT_THREAD
+from octavo.client.messaging.api.leaving import leave
+from octavo.client.messaging.api.reader import AsyncReader
+from octavo.client.messaging.options import ClientOptions
+from octavo.client.messaging.records import Record, TopicPartition
+from octavo.client.messaging.sync.ending import Held, forget, opened
+from octavo.client.messaging.sync.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ConsumerByHand:
+    """Polls that give back what reached nobody, iteration, and the end."""
+
+    def __init__(self, thread: LoopThread, consumer: AsyncConsumer, held: Held) -> None:
+        self._thread = thread
+        self._held = held
+        self._async = consumer
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
+
+    def poll(self, max_records: int | None = None, timeout: float | None = 1.0) -> list[Record]:
+        """Up to `max_records` records; empty when `timeout` seconds passed (F107).
+
+        0 hands out buffered records only; None waits until there is one. Raises what needs the
+        user: damaged data, no position with policy none, an offset that does not exist.
+        """
+        return self._thread.run(self._async.poll(max_records, timeout), self._async.rewind)
+
+    def poll_arrow(
+        self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
+    ) -> pa.RecordBatch | None:
+        """Buffered batches as one RecordBatch with the Kafka-source columns; None after `timeout`.
+
+        The columns are key, value, topic, partition, offset, timestamp, timestampType, headers.
+        """
+        functions = arrow_reading()
+        taken = self._thread.run(
+            self._async.take_arrow(max_bytes, timeout), self._async.untake_arrow
+        )
+        if taken is None:
+            return None
+        try:  # here and not on the loop, which goes on fetching meanwhile
+            return functions.to_record_batch(taken)
+        except BaseException:
+            self._thread.call(partial(self._async.untake_arrow, taken))
+            raise
+
+    def __iter__(self) -> Iterator[Record]:
+        handout = self._async.handout
+        while True:
+            while handout.ready:  # the body may seek, pause or assign
+                record = handout.ready[0]
+                del handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
+                yield record
+            if not self._thread.run(self._async.refill()):
+                return
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop reading. Iterations and polls under way end. Closing twice is harmless."""
+        if not self._thread.closed:
+            self._thread.run(self._async.close(timeout), limit_s=timeout)
+
+    def __enter__(self) -> Self:
+        self._thread.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leave(self.close, error)
+
+
+class ReaderByHand(ConsumerByHand):
+    """The start, and iterations that end."""
+
+    def __init__(self, thread: LoopThread, reader: AsyncReader, held: Held) -> None:
+        super().__init__(thread, reader, held)
+        self._reader = reader
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._thread.run(self._reader.start())
+        return self
+
+    def read_to_end(self) -> Iterator[Record]:
+        """Every record up to the end offsets seen at the call, then stop.
+
+        Paused partitions are left out.
+        """
+        ends = self._thread.run(self._reader.begin_to_end())
+        return self._until(ends)
+
+    def _until(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
+        handout = self._reader.handout
+        while True:
+            while handout.ready:
+                record = handout.ready[0]
+                del handout.ready[0]
+                yield record
+            if not self._thread.run(self._reader.refill_until(ends)):
+                return
+
+
+class AdminByHand:
+    """The beginning and the end."""
+
+    def __init__(self, thread: LoopThread, admin: AsyncAdmin, held: Held) -> None:
+        self._thread = thread
+        self._held = held
+        self._async = admin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class ClientByHand:
+    """The loop thread, and the end of everything."""
+
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str], **options: Unpack[ClientOptions]
+    ) -> None:
+        self._async = AsyncClient(bootstrap_servers, **options)
+        self._thread = LoopThread(CLIENT_THREAD, partial(opened, self._async))
+        self._held = Held(self._thread)
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close every part, then the connections; raises the first error of a part.
+
+        Closing twice, or in a forked child, is harmless.
+        """
+        if self._thread.closed:
+            return
+        self._thread.refuse_own()
+        forget(self._thread)
+        try:
+            if self._thread.started:
+                self._thread.run(self._async.close(timeout), limit_s=timeout)
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        self._thread.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leave(self.close, error)

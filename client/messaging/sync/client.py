@@ -1,0 +1,115 @@
+"""The blocking client.
+
+Written by `tools/gen_sync.py` from `api/client.py`: change that, then run `make sync`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, Literal, Unpack, overload
+
+from octavo.client.messaging.api.reader import Start
+from octavo.client.messaging.options import ConsumerOptions, Plain, ProducerOptions, V
+from octavo.client.messaging.sync.admin import Admin
+from octavo.client.messaging.sync.by_hand import ClientByHand
+from octavo.client.messaging.sync.consumer import Consumer
+from octavo.client.messaging.sync.producer import Producer
+from octavo.client.messaging.sync.reader import Reader
+
+
+class Client(ClientByHand):
+    """A connection to a cluster.
+
+    Safe to use from many threads. Unsent records are sent before the interpreter exits;
+    what cannot be sent is reported.
+
+    Lazy: nothing is connected until something is used; `connect(timeout=)` checks at once.
+
+    Args:
+        bootstrap_servers: `"host:port"`, several separated by commas, or a list.
+        options: settings of `ClientConfig`; dotted names as `**{"client.id": "me"}`.
+    """
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Administration of this cluster."""
+        return Admin(self._thread, self._async.admin, self._held)
+
+    def connect(self, timeout: float = 5.0) -> None:
+        """Check that a broker answers; BrokerUnavailable names every address tried and why."""
+        self._thread.run(self._async.connect(timeout))
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Plain]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Callable[[V], bytes],
+        key_serializer: Literal["json"] | Callable[[V], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[V]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: Literal["json"],
+        key_serializer: Literal["json"] | Callable[[Any], bytes] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any]: ...
+
+    @overload
+    def producer(
+        self,
+        *,
+        serializer: None = None,
+        key_serializer: Literal["json"] | Callable[[Any], bytes],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any]: ...
+
+    def producer(self, **options: Any) -> Producer[Any]:
+        """A producer; options are those of `ProducerConfig`.
+
+        Without a serializer it takes `Plain` keys and values, with a function what that takes
+        (`V`), else anything.
+        """
+        self._thread.check()
+        return Producer(self._thread, self._async.producer(**options), self._held)
+
+    def consumer(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        group: None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """A consumer of all partitions of `topics`, or of those given to `assign()`."""
+        self._thread.check()
+        return Consumer(
+            self._thread, self._async.consumer(topics, group=group, **options), self._held
+        )
+
+    def reader(
+        self,
+        topics: str | Iterable[str],
+        *,
+        start: Start = "earliest",
+        partitions: Iterable[int] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Reader:
+        """A reader of `topics` from earliest, latest, an offset or an aware datetime."""
+        self._thread.check()
+        return Reader(
+            self._thread,
+            self._async.reader(topics, start=start, partitions=partitions, **options),
+            self._held,
+        )
