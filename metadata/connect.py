@@ -1,8 +1,10 @@
 """From a metadata URL to a connected store: the one place that knows all implementations.
 
-zk://host1:2181,host2:2181/octavo    ZooKeeper (production)
-embedded://127.0.0.1:7660/octavo     the supervisor of a one-command cluster
-memory://name/octavo                 shared inside one process, for tests
+    zk://host1:2181,host2:2181/octavo    ZooKeeper (production)
+    embedded://127.0.0.1:7660/octavo     the supervisor of a one-command cluster
+    memory://name/octavo                 shared inside one process, for tests
+
+Any other URL is a ConfigError.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ BAD: list[tuple[Rule, str]] = [
     (tidy_rules.file_length, "x = 1\n" * 601),
     (tidy_rules.function_length, "def f():\n" + "    x = 1\n" * 70),
     (tidy_rules.module_docstring, "x = 1\n"),
+    (tidy_rules.docstring_layout, '"""What.\n\nkey    value\nlonger key    value\n"""\n'),
+    (tidy_rules.docstring_layout, 'def f():\n    """Wait (see §5.\n\n    No more).\n    """\n'),
     (tidy_rules.no_time_sleep, "import time\ntime.sleep(1)\n"),
     (tidy_rules.no_print, "print('x')\n"),
     (tidy_rules.no_bare_task, "asyncio.create_task(f())\n"),
@@ -103,6 +105,7 @@ def test_rule_finds_what_it_is_for(rule: Rule, text: str) -> None:
 
 
 GOOD: list[tuple[Rule, str]] = [
+    (tidy_rules.docstring_layout, '"""Offsets [first, end).\n\n    key    value\n"""\n'),
     (tidy_rules.function_length, 'def f():\n    """a\n' + "    b\n" * 80 + '    """\n'),
     (tidy_rules.no_bare_task, "async def f():\n    group.create_task(g())\n"),
     (tidy_rules.no_dict_iteration_of_rocksdb, "for x in read_all(db):\n    pass\n"),

@@ -99,6 +99,23 @@ def module_name(source: Source) -> Iterator[Complaint]:
         yield 1, f"module {stem}: name the thing it holds"
 
 
+def docstring_layout(source: Source) -> Iterator[Complaint]:
+    """A formatter that takes a table for prose runs its lines together, or cuts a summary off."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False) or ""
+            line, margin = getattr(node, "lineno", 1), node.body[0].col_offset if text else 0
+            if any(_COLUMNS.match(one[margin:]) for one in text.splitlines()[1:]):
+                yield line, "a table in a docstring that is not indented: indent it by four"
+            summary = text.split("\n\n")[0]
+            if summary.count("(") > summary.count(")"):
+                yield line, "the first paragraph of a docstring ends inside a parenthesis"
+
+
+_COLUMNS = re.compile(r"\S.*\S {3,}\S")
+"""A line that begins at the margin and has columns."""
+
+
 # --- banned calls ------------------------------------------------------------------------------
 
 
@@ -277,6 +294,7 @@ SOURCE_RULES: tuple[Rule, ...] = (
     file_length,
     function_length,
     module_docstring,
+    docstring_layout,
     module_name,
     no_time_sleep,
     no_print,
