@@ -16,7 +16,7 @@ from grpc import aio
 from octavo.proto import broker_pb2
 from octavo.proto.bookie_wire import Status
 from octavo.runtime import errors as e
-from octavo.runtime.errors import OctavoError, all_error_classes
+from octavo.runtime.error_base import OctavoError, all_error_classes
 
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 _INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -41,7 +41,6 @@ LARGE_FILES = {
     "client/messaging/reading/fetch_core.py",
     "client/messaging/reading/fetcher.py",
     "serving/partition.py",
-    "src/octavo/runtime/errors.py",
 }
 LARGE_CLASSES = {
     "client/ledger/connection.py:BookieChannel",

@@ -22,7 +22,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.client.messaging import config as client_config
 from octavo.proto.errors import GRPC_CODES
 from octavo.runtime.config import FrozenSettings
-from octavo.runtime.errors import OctavoError, all_error_classes
+from octavo.runtime.error_base import OctavoError, all_error_classes
 from octavo.serving import topic_config
 from octavo.serving.config import BrokerConfig
 
@@ -188,7 +188,7 @@ def settings_page() -> str:
 
 def public_errors() -> list[type[OctavoError]]:
     """The classes of `octavo.errors`, without those that a test or a tool adds below them."""
-    return [cls for cls in all_error_classes() if cls.__module__ == OctavoError.__module__]
+    return [cls for cls in all_error_classes() if cls.__module__.startswith("octavo.runtime.error")]
 
 
 def errors_page() -> str:

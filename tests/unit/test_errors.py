@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 
 from octavo.proto.bookie_wire import Status
 from octavo.proto.errors import GRPC_CODES, from_wire, grpc_code, status_error, to_wire
 from octavo.runtime import errors as e
-from octavo.runtime.errors import OctavoError, all_error_classes
+from octavo.runtime.error_base import all_error_classes
+from octavo.runtime.errors import OctavoError
 
 
 def test_every_class_has_a_grpc_code_and_a_code_of_its_own() -> None:
-    classes = [cls for cls in all_error_classes() if cls.__module__ == "octavo.runtime.errors"]
+    classes = [
+        cls for cls in all_error_classes() if cls.__module__.startswith("octavo.runtime.error")
+    ]
     assert set(classes) == set(GRPC_CODES)
     assert len({cls.code for cls in classes}) == len(classes)
+
+
+def _drawn() -> dict[str, str | None]:
+    """Name and base of every class in the drawing of the module's text."""
+    bases: list[str] = []
+    found: dict[str, str | None] = {}
+    for line in (e.__doc__ or "").splitlines():
+        branch = re.match(r"^    ((?:[│ ]   )*)([├└]── )?([A-Z]\w+.*)$", line)
+        if branch is None:
+            continue
+        depth = len(branch[1]) // 4 + bool(branch[2])
+        names = re.split(r"  +| \(", branch[3])[0].split(", ")
+        del bases[depth:]
+        found.update(dict.fromkeys(names, bases[-1] if bases else None))
+        bases.append(names[0])
+    return found
+
+
+def test_the_drawing_of_the_tree_is_the_tree() -> None:
+    classes = [value for value in vars(e).values() if inspect.isclass(value)]
+    real = {
+        cls.__name__: None if cls is OctavoError else cls.__bases__[0].__name__
+        for cls in classes
+        if issubclass(cls, OctavoError)
+    }
+    assert _drawn() == real
 
 
 def _code(cls: type[OctavoError]) -> str:

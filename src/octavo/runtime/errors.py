@@ -10,8 +10,8 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     ├── InvariantViolation                     a promise of our own is broken; stop, do not continue
     ├── RetriableError                         the same call may succeed later; nothing is decided
     │   ├── NotLeader, NotEnoughReplicas, NotEnoughBookies, RequestTimedOut, Throttled, NotReady
-    │   ├── BrokerUnavailable, MetadataUnavailable, UnknownOutcome, Overloaded, ReadUnknown
-    │   └── BufferFull, FlushTimeout, CorruptFrame
+    │   ├── BrokerUnavailable, BookieUnavailable, BookieReadOnly, MetadataUnavailable
+    │   └── UnknownOutcome, Overloaded, ReadUnknown, BufferFull, FlushTimeout, CorruptFrame
     ├── RequestRejected                        the request is wrong; repeating it cannot help
     │   ├── UnknownTopic, InconsistentTopicId, TopicAlreadyExists, InvalidTopic, InvalidPartitions
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
@@ -21,7 +21,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
     └── Fatal                                  the handle or client cannot go on
         ├── Fenced, LedgerConflict, OutOfOrderSequence, InvalidProducerEpoch, DeliveryFailed
-        ├── NoSuchLedger, NoSuchEntry, CorruptEntry, MetadataCorrupt, ProducerClosed
+        ├── NoSuchLedger, NoSuchEntry, CorruptEntry, MetadataCorrupt, LedgerClosed, ProducerClosed
         └── StorageFailed
             ├── StorageFull, StorageUnavailable         nothing is lost; free space, or mend access
             └── StorageDamaged, HistoryInDoubt, DiskFailed
@@ -32,50 +32,8 @@ Every instance has `code` (stable reason string), `retriable`, `cause` (one line
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import ClassVar
-
-
-class Retry(Enum):
-    """What a caller may do after an error (spec groups G4)."""
-
-    NEVER = "never"
-    """Repeating the call cannot succeed."""
-    SAME_PEER = "same-peer"
-    """Back off, then repeat against the same server."""
-    OTHER_PEER = "other-peer"
-    """Another replica or broker may answer."""
-    AFTER_REFRESH = "after-refresh"
-    """Refresh metadata (owner, ensemble), then repeat."""
-
-
-class OctavoError(Exception):
-    """Base of all errors raised by Octavo.
-
-    Args:
-        cause: one line saying what happened.
-        hint: one line saying what the reader can do; a class default applies when omitted.
-        details: extra values for programs (strings, ints), sent along on the wire.
-    """
-
-    code: ClassVar[str] = "INTERNAL"
-    retry: ClassVar[Retry] = Retry.NEVER
-    default_hint: ClassVar[str] = ""
-
-    def __init__(self, cause: str = "", *, hint: str = "", **details: str | int) -> None:
-        self.cause = cause or (type(self).__doc__ or "").split("\n", 1)[0]
-        self.hint = hint or self.default_hint
-        self.details: dict[str, str | int] = details
-        super().__init__(self.cause)
-
-    @property
-    def retriable(self) -> bool:
-        """True when repeating the call later may succeed and can do no harm."""
-        return self.retry is not Retry.NEVER
-
-    def __str__(self) -> str:
-        text = f"[{self.code}] {self.cause}"
-        return f"{text} (hint: {self.hint})" if self.hint else text
+from octavo.runtime.error_base import OctavoError as OctavoError
+from octavo.runtime.error_base import Retry as Retry
 
 
 class ConfigError(OctavoError, ValueError):
@@ -490,14 +448,3 @@ class DiskFailed(StorageFailed):
 
     code = "DISK_FAILED"
     default_hint = "look at the kernel's log and the disk's health; what was acknowledged is kept"
-
-
-def all_error_classes() -> list[type[OctavoError]]:
-    """Every class of the tree, base first, in a stable order."""
-    found: list[type[OctavoError]] = []
-    todo: list[type[OctavoError]] = [OctavoError]
-    while todo:
-        cls = todo.pop(0)
-        found.append(cls)
-        todo.extend(cls.__subclasses__())
-    return found
