@@ -371,12 +371,12 @@ async def test_an_error_is_raised_although_other_partitions_have_records(
 
 
 PLACES = {
-    "looking up positions": "fetcher.list_edges",
-    "finding the range": "fetcher.list_edges",
-    "finding the owner": "cluster.Cluster.owner",
-    "decoding a reply": "fetcher.decode_reply",
-    "taking an answer": "fetch_core.FetchCore.answered",
-    "planning a request": "fetch_core.FetchCore.plan",
+    "looking up positions": "reading.fetcher.list_edges",
+    "finding the range": "reading.fetcher.list_edges",
+    "finding the owner": "cluster.cluster.Cluster.owner",
+    "decoding a reply": "reading.fetcher.decode_reply",
+    "taking an answer": "reading.fetch_core.FetchCore.answered",
+    "planning a request": "reading.fetch_core.FetchCore.plan",
 }
 """What tasks in the background do, and what of it is made to fail."""
 

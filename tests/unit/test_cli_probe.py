@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from octavo.cli.failures import ExitCode
 from octavo.cli.probing import PROBE_TIMEOUT_S, plain_probe
 
-HEAVY = ("typer", "octavo.cli.app", "octavo.client.messaging.client", "psutil", "pyarrow")
+HEAVY = ("typer", "octavo.cli.app", "octavo.client.messaging.api.client", "psutil", "pyarrow")
 LOADED = f"""
 import sys
 from octavo.__main__ import main
@@ -20,6 +21,12 @@ try:
 finally:
     sys.stdout.write(",".join(name for name in {HEAVY!r} if name in sys.modules))
 """
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_what_is_not_loaded_exists(name: str) -> None:
+    """A module that was renamed is never loaded, and says nothing."""
+    assert importlib.util.find_spec(name) is not None
 
 
 @pytest.mark.parametrize(
