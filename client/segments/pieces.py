@@ -58,14 +58,15 @@ async def _attempt(
     """One read; its error is a value, so that one read ahead in vain is nobody's failure."""
     count = min(PIECE_ENTRIES_MAX, last - first + 1)
     try:
-        return await _read(reader, first, count, piece_bytes)
+        return await read_piece(reader, first, count, piece_bytes)
     except OctavoError as error:
         return error
 
 
-async def _read(
+async def read_piece(
     reader: SegmentReader, first: EntryId, count: int, max_bytes: int
 ) -> Sequence[Buffer]:
+    """One answer of a reader, at least one entry and no more than `count`."""
     entries = await reader.read(first, max_count=count, max_bytes=max_bytes)
     if not entries:
         raise ReadUnknown(f"entry {first} is not beyond the end and was not returned")
@@ -74,7 +75,7 @@ async def _read(
 
 async def read_entry(reader: SegmentReader, entry: int) -> Buffer:
     """One whole entry."""
-    (found,) = await _read(reader, EntryId(entry), 1, PIECE_BYTES_MAX)
+    (found,) = await read_piece(reader, EntryId(entry), 1, PIECE_BYTES_MAX)
     return found
 
 

@@ -55,10 +55,12 @@ async def scan(
                     payload = payload_view(entry)
                     if not is_batch(payload):
                         continue
-                    next_offset = decode_header(payload).next_offset
-                    if next_offset > start_offset:
+                    header = decode_header(payload)
+                    if not segment.closed and header.base_offset >= visible_end:
+                        return  # nobody may see it yet (A3)
+                    if header.next_offset > start_offset:
                         yield StoredBatch(segment.ledger_id, EntryId(entry_id), bytes(payload))
-                    if not segment.closed and next_offset >= visible_end:
+                    if not segment.closed and header.next_offset >= visible_end:
                         return
         if segment.closed:
             return

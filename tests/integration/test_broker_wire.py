@@ -10,17 +10,24 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.memory import MemoryStore
+from octavo.metadata.paths import Paths
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.proto.produce_wire import MESSAGE_BATCHES_MAX
+from octavo.runtime.ids import LedgerId
 from octavo.serving.config import BrokerConfig
+from octavo.serving.storage import Storage
 from octavo.serving.streams import ProduceStream
 from octavo.supervisor.health import is_serving
+from tests.memory_ledgers import MemoryBookies
 from tests.serving_rig import NOW_MS, make_batch, until
 from tests.serving_server import (
     Client,
     Loopback,
+    MemoryStorage,
     batch_of,
     create_topic,
     fetch_of,
@@ -329,6 +336,51 @@ async def test_producer_ids_are_unique(client: Client) -> None:
     replies = [await client.stub.InitProducerId(pb.InitProducerIdRequest()) for _ in range(5)]
     assert len({reply.producer_id for reply in replies}) == 5
     assert {reply.producer_epoch for reply in replies} == {0}
+
+
+class SlowRecords(MemoryStorage):
+    """Ledger records are read once somebody allows it."""
+
+    def __init__(self, bookies: MemoryBookies, store: MemoryStore, paths: Paths) -> None:
+        super().__init__(bookies, store, paths)
+        self.asked, self.allowed = asyncio.Event(), asyncio.Event()
+
+    async def read_record(self, ledger_id: LedgerId) -> LedgerMetadata:
+        self.asked.set()
+        await self.allowed.wait()
+        return await super().read_record(ledger_id)
+
+
+class SlowLoopback(Loopback):
+    """Its broker reads ledger records slowly."""
+
+    slow: SlowRecords
+
+    def storage(self, config: BrokerConfig, store: MemoryStore) -> Storage:
+        self.slow = SlowRecords(self.bookies, store, Paths("/octavo"))
+        return self.slow
+
+
+async def test_segments_and_high_watermark_of_a_description_are_of_one_moment() -> None:
+    """What is appended and rolled while it is made is not told: no segment would hold it."""
+    cluster = SlowLoopback()
+    try:
+        client = await cluster.broker()
+        await create_topic(client)
+        await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+        await client.produce(batch_of(make_batch([b"a", b"b"])))
+        asked = client.stub.DescribeLog(pb.DescribeLogRequest(topic="orders", partition=0))
+        waiting = asyncio.ensure_future(asked)
+        await cluster.slow.asked.wait()
+        await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))
+        await client.produce(batch_of(make_batch([b"c"])))
+        cluster.slow.allowed.set()
+        log = await waiting
+        assert [(s.base_offset, s.end_offset, s.state) for s in log.segments] == [(0, 2, "OPEN")]
+        assert log.high_watermark == 2
+    finally:
+        cluster.slow.allowed.set()
+        await cluster.close()
 
 
 async def test_describe_log_and_show_ledger(client: Client) -> None:

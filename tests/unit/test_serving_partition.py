@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -423,6 +424,23 @@ async def test_offsets_by_time_across_segments(rig: Rig) -> None:
         found = await offset_for_time(shell.view(), NOW_MS + 1000 * i - 1)
         assert found == (2 * i, NOW_MS + 1000 * i)
     assert await offset_for_time(shell.view(), NOW_MS + 10**7) is None
+
+
+async def test_a_segment_whose_newest_time_is_not_known_is_looked_into(rig: Rig) -> None:
+    """Not known is not "older"."""
+    shell = await rig.broker().open()
+    for i in range(4):
+        await produce(shell, make_batch([b"a"], timestamp_ms=NOW_MS + 1000 * i))
+        if i % 2:
+            await shell.roll()
+    view = shell.view()
+    unknown = tuple(replace(segment, max_timestamp_ms=None) for segment in view.segments)
+    assert len(unknown) == 2
+    view = view._replace(segments=unknown)
+    for i in range(4):
+        found = await offset_for_time(view, NOW_MS + 1000 * i)
+        assert found == (i, NOW_MS + 1000 * i)
+    assert await offset_for_time(view, NOW_MS + 10**7) is None
 
 
 async def test_roll_of_an_empty_partition_makes_no_ledger(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Reading ledgers entry by entry and handing rows to a thread that is not the loop's."""
+"""Rows of a ledger, and handing them to a thread that is not the loop's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.client.segments import scan as scanning
-from octavo.client.segments.scan import scan, start_entry
 from octavo.proto import batch as batches
-from octavo.proto.entry import encode_header
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import CorruptEntry, ReadUnknown
 from octavo.runtime.ids import EntryId
@@ -22,122 +19,10 @@ from octavo.spark.reading import ledger_rows
 from tests.spark_memory import MemoryTopic, numbered
 
 
-class MemoryReader:
-    """A ledger's entries with a snapshot first and a footer last, read a few at a time."""
-
-    def __init__(
-        self, topic: MemoryTopic, ledger: int, *, chunk: int = 3, lac: int | None = None
-    ) -> None:
-        payloads = [
-            b"\xb8snapshot",
-            *(bytes(s.batch) for s in topic.stored[ledger]),
-            b"\xb9footer",
-        ]
-        self.entries = [
-            encode_header(ledger, n, n - 1, 0, payload) + payload
-            for n, payload in enumerate(payloads)
-        ]
-        self.chunk = chunk
-        self.lac = len(self.entries) - 1 if lac is None else lac
-        self.reads: list[int] = []
-        self.beyond: list[int] = []
-
-    async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
-        self.reads.append(first)
-        assert first <= self.lac
-        return self.entries[first : min(first + min(max_count, self.chunk), self.lac + 1)]
-
-    async def last_add_confirmed(self) -> EntryId:
-        return EntryId(self.lac)
-
-    async def wait_beyond(self, entry: EntryId, timeout_s: float) -> EntryId:
-        self.lac = self.beyond.pop(0) if self.beyond else self.lac
-        return EntryId(self.lac)
-
-    async def close(self) -> None:
-        return
-
-
-def ledger(count: int = 10, size: int = 4, *, closed: bool = True) -> tuple[MemoryTopic, Segment]:
+def ledger(count: int = 10, size: int = 4) -> tuple[MemoryTopic, Segment]:
     topic = MemoryTopic()
-    made = topic.append([numbered(size, size * n) for n in range(count)], closed=closed)
-    return topic, replace(made, last_entry=EntryId(count + 1)) if closed else made
-
-
-async def offsets(reader: MemoryReader, segment: Segment, start: int, end: int = 40) -> list[int]:
-    found: list[int] = []
-    async for stored in scan(reader, segment, start, end):
-        found += batches.decode_rows(stored.batch).offsets
-    return found
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 100])
-@pytest.mark.parametrize("start", [0, 1, 3, 4, 17, 39])
-async def test_scan_starts_at_the_batch_that_holds_the_offset(chunk: int, start: int) -> None:
-    topic, segment = ledger()
-    found = await offsets(MemoryReader(topic, 1, chunk=chunk), segment, start)
-    assert found == list(range(start - start % 4, 40))
-
-
-async def test_start_in_the_middle_reads_no_more_than_it_must() -> None:
-    topic, segment = ledger(count=1000)
-    reader = MemoryReader(topic, 1, chunk=100)
-    await offsets(reader, segment, 3600)
-    assert len(reader.reads) < 1 + 10 + 3  # the footer, a binary search, then the last tenth
-
-
-async def test_find_entry_in_a_ledger_without_batches() -> None:
-    """Nothing to read: it starts behind the last entry."""
-    topic = MemoryTopic()
-    empty = replace(topic.append([]), last_entry=EntryId(1))
-    assert await start_entry(MemoryReader(topic, 1), empty, 5, EntryId(1)) == 2
-    assert await offsets(MemoryReader(topic, 1), empty, 5) == []
-
-
-async def test_open_ledger_is_read_to_the_high_watermark_only() -> None:
-    topic, segment = ledger(closed=False)
-    reader = MemoryReader(topic, 1, lac=10)
-    assert await offsets(reader, segment, 0, 12) == list(range(12))
-
-
-async def test_open_ledger_waits_for_the_trailing_lac() -> None:
-    """RD-6: bookies may know less than the broker for a moment."""
-    topic, segment = ledger(closed=False)
-    reader = MemoryReader(topic, 1, lac=4)
-    reader.beyond = [4, 6, 10]
-    assert await offsets(reader, segment, 0) == list(range(40))
-    assert reader.beyond == []
-
-
-async def test_open_ledger_that_never_confirms_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "LAC_WAIT_S", 0.0)
-    topic, segment = ledger(closed=False)
-    with pytest.raises(ReadUnknown, match="offset 40 was acknowledged"):
-        await offsets(MemoryReader(topic, 1, lac=4), segment, 0)
-
-
-async def test_scan_left_early_leaves_no_task_behind() -> None:
-    topic, segment = ledger()
-    running = scan(MemoryReader(topic, 1), segment, 0, 40)
-    await anext(running)
-    await running.aclose()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_failed_read_ahead_is_raised_once_it_is_needed() -> None:
-    topic, segment = ledger()
-    reader = MemoryReader(topic, 1)
-
-    async def read(first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
-        if first == 3:
-            raise ReadUnknown("bookies are gone")
-        return reader.entries[first : first + 3]
-
-    reader.read = read  # type: ignore[method-assign]
-    running = scan(reader, segment, 0, 40)
-    assert [(await anext(running)).entry_id for _ in range(2)] == [1, 2]
-    with pytest.raises(ReadUnknown, match="are gone"):
-        await anext(running)
+    made = topic.append([numbered(size, size * n) for n in range(count)])
+    return topic, replace(made, last_entry=EntryId(count + 1))
 
 
 # --- rows of a split -----------------------------------------------------------------------------
