@@ -72,12 +72,12 @@ class ClusterLog(LedgerBatches):
         return TopicLog(
             topic=topic,
             topic_id=found.topic_id,
-            partitions={log.partition: _partition(log) for log in logs},
+            partitions={log.partition: partition_log(log) for log in logs},
             addresses=addresses,
         )
 
 
-def _partition(log: LogDescription) -> PartitionLog:
+def partition_log(log: LogDescription) -> PartitionLog:
     """What was described; a high watermark beyond the last segment's end promises nothing."""
     end = log.high_watermark
     if log.segments:

@@ -187,6 +187,7 @@ ROOM_OF_WORD = {
     "ledger": "client/ledger",
     "quorum": "client/ledger",
     "recovery": "client/ledger",
+    "segment": "client/segments",
     "consumer": "client/messaging",
     "messaging": "client/messaging",
     "producer": "client/messaging",
