@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from octavo.spark.columns import arrow_schema
 from octavo.spark.live import partition_log
 from octavo.spark.log_view import PartitionLog
 from octavo.spark.metadata_columns import METADATA_COLUMNS
-from octavo.spark.plan import LedgerSplit, view_of
+from octavo.spark.plan import LedgerSplit, Split, view_of
 from octavo.spark.reading import time_lookup
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS
 
@@ -68,7 +69,11 @@ def test_a_piece_whose_newest_time_is_not_known_is_looked_into(known: bool) -> N
     view = view_of("orders", 0, log=PartitionLog(0, 0, 10, (segment,)))
     times = pa.array([60_000, 80_000], pa.timestamp("us", tz="UTC"))
     rows = pa.RecordBatch.from_arrays([pa.array([4, 5]), times], names=["offset", "timestamp"])
-    assert time_lookup(lambda *_: iter([rows]))(view, 75) == (None if known else 5)
+
+    def read(_: Split, __: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield rows
+
+    assert time_lookup(read)(view, 75) == (None if known else 5)
 
 
 def test_columns_are_named_and_typed_once() -> None:
