@@ -96,7 +96,9 @@ def judge_cookies(
     confirmed: Cookie | None = None,
     damage: str = "",
 ) -> Judgement:
-    """B-27; `intended` is what this directory's interrupted first boot or renewal wanted to
+    """B-27: what two cookies together say about a directory.
+
+    `intended` is what this directory's interrupted first boot or renewal wanted to
     register, `confirmed` what the store was last known to have, `damage` says what is wrong with a
     local cookie that cannot be read. Raises StorageFailed for mixes that no data-loss command may
     override.
@@ -250,8 +252,10 @@ class Identity:
     async def compare(
         self, *, directory_empty: bool, accept_older_store: bool = False
     ) -> Judgement:
-        """Read the cookies and judge them. With `accept_older_store` a store that went back is
-        brought forward by the next publication (ADR 23).
+        """Read the cookies and judge them.
+
+        With `accept_older_store` a store that went back is brought forward by the next publication
+        (ADR 23).
         """
         self._stored = await self._catalog.read_cookie(self._bookie_id)
         damage = ""
@@ -322,8 +326,7 @@ class Identity:
         self._cookie = cookie
 
     async def renew(self) -> None:
-        """B-25: a new incarnation, committed before anything is served; the old one goes to
-        salvage.
+        """B-25: a new incarnation, committed before anything is served; the old one is salvage.
 
         Killed before the store's cookie has changed, nothing has happened. Killed after it, the
         next boot finds the store's cookie in FIRST_COOKIE_FILE and goes on (`RENEWED`), until the
@@ -368,8 +371,9 @@ class Identity:
             await self._publish_cookie()
 
     async def bump_directory(self, segment: int) -> None:
-        """Raise the boot counter to the newest segment's number, in the directory only: the store
-        follows once this process has won the registration (B-28), see `publish_cookie()`.
+        """Raise the boot counter to the newest segment's number, in the directory only.
+
+        The store follows once this process has won the registration (B-28): `publish_cookie()`.
 
         A counter of the directory below the store's means that the directory was rolled back; a
         newest segment below the directory's counter means that segments were lost (B-23, B-27).

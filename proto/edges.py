@@ -1,8 +1,8 @@
-"""The two ends of a log that can be asked for by name: a kind of their own, for no time and no
-offset means them.
+"""The two ends of a log that can be asked for by name.
 
-The words are those of `auto_offset_reset`, readers and Spark's options; the numbers stand for them
-where JSON has offsets only, as in Spark's Kafka source.
+They are a kind of their own, for no time and no offset means them. The words are those of
+`auto_offset_reset`, readers and Spark's options; the numbers stand for them where JSON has offsets
+only, as in Spark's Kafka source.
 """
 
 from __future__ import annotations

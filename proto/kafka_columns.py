@@ -1,5 +1,6 @@
-"""The eight columns of a record, with the names and types of Spark's Kafka source (spec/spark.md
-§6): what `poll_arrow`, the Spark source and exported files give, value for value.
+"""The eight columns of a record, with the names and types of Spark's Kafka source (spark §6).
+
+What `poll_arrow`, the Spark source and exported files give, value for value.
 
     key            binary               null: the record has no key
     value          binary               null: a tombstone
@@ -54,8 +55,10 @@ def timestamp_type(header: BatchHeader) -> int:
 
 
 def timestamps(header: BatchHeader, own: pa.Array) -> pa.Array:
-    """The column `timestamp` of a batch, or of several that share kind and time of append; `own`
-    are the stored times in milliseconds."""
+    """The column `timestamp` of a batch, or of several that share kind and time of append.
+
+    `own` are the stored times in milliseconds.
+    """
     if header.flags & BatchFlags.APPEND_TIME:
         return pa.repeat(pa.scalar(_clamp(header.append_time_ms * 1000), TIMESTAMP), len(own))
     return micros(own)

@@ -1,5 +1,7 @@
-"""Names and SQL types of the columns that tell where a record is stored and who sent it
-(`includeMetadata`). Import-light, as `octavo.spark.source` is."""
+"""Names and SQL types of the columns of `includeMetadata`: where a record is stored, who sent it.
+
+Import-light, as `octavo.spark.source` is.
+"""
 
 from __future__ import annotations
 

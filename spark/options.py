@@ -238,8 +238,11 @@ def _bound(
 
 
 def _per_partition(name: str, text: str, *, default: Edge | None = None) -> PerPartition:
-    """Numbers of partitions; with a `default` end (earliest, latest) a topic or a partition may
-    have that word, or its number, instead: a topic without partitions here takes it for all."""
+    """Numbers of partitions.
+
+    With a `default` end (earliest, latest) a topic or a partition may have that word, or its
+    number, instead: a topic without partitions here takes it for all.
+    """
     hint = f"give JSON like {_FORM}"
     words: dict[object, int] = {edge.value: edge.kafka_offset for edge in Edge}
     found: dict[str, dict[int, int]] = {}

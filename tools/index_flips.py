@@ -41,8 +41,10 @@ class Flips:
         self._rig = BookieRig(folder / "data", segment_bytes=1 << 18, evidence_interval_s=5.0)
 
     async def fill(self) -> None:
-        """Entries, a fence, several index files; the newest part is only in the journal's index
-        mark of an earlier flush."""
+        """Entries, a fence, several index files; the newest part is only in the journal.
+
+        The index's mark is of an earlier flush.
+        """
         rig = self._rig
         for _ in range(2):
             await rig.start()

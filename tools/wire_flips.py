@@ -1,11 +1,10 @@
-"""Damage on the bookie wire: random frames, each with one or a few flipped bits, and how many of
-them were believed.
+"""Damage on the bookie wire: random frames with flipped bits, and how many were believed.
 
-A damaged frame is *accepted* when the decoder hands it on and anything that decides something came
-through: its type, flags, request id or head; or, for the entries behind the head, when a damaged
-entry passes its own digest (E-2). `python -m tools.wire_flips --flips 1000000` ends with a line
-`wire flips: tried=… refused=… waiting=0 accepted=0`; exit code 1 when one was accepted, or left
-the reader waiting for bytes that a damaged length promised.
+Each has one or a few. A damaged frame is *accepted* when the decoder hands it on and anything that
+decides something came through: its type, flags, request id or head; or, for the entries behind the
+head, when a damaged entry passes its own digest (E-2). `python -m tools.wire_flips --flips 1000000`
+ends with a line `wire flips: tried=… refused=… waiting=0 accepted=0`; exit code 1 when one was
+accepted, or left the reader waiting for bytes that a damaged length promised.
 """
 
 from __future__ import annotations

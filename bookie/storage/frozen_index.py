@@ -78,10 +78,11 @@ class FrozenIndex(EntryIndex):
 
 
 def add_unproven(index: EntryIndex, applier: IndexApplier, record: Record) -> None:
-    """Note a record that is seen in the log but proven durable by nothing, and that there is no
-    space to write again: its entry is neither readable (it may vanish, B-3) nor absent (it may have
-    been acknowledged), unless a durable copy is known. A fence or admission of that kind grants
-    nothing and is left out.
+    """Note a record of the log that nothing proves durable and no space is left to write again.
+
+    Its entry is neither readable (it may vanish, B-3) nor absent (it may have been acknowledged),
+    unless a durable copy is known. A fence or admission of that kind grants nothing and is left
+    out.
     """
     if record.type != RecordType.ENTRY:
         return

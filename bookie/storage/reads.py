@@ -191,9 +191,7 @@ def _unpinned(entries: list[Buffer]) -> list[Buffer]:
 
 
 def _fit(run: Sequence[Location], room: int, have_some: bool) -> tuple[list[Location], bool]:
-    """As many locations as fit in `room`, at least one unless `have_some`; and whether that is
-    all.
-    """
+    """As many locations as fit in `room`, at least one unless `have_some`; whether that is all."""
     taken: list[Location] = []
     for location in run:
         if (taken or have_some) and location.length > room:

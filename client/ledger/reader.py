@@ -187,12 +187,12 @@ class LedgerReader:
     # --- reading ---
 
     async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[Buffer]:
-        """Whole verified entries (header and payload), consecutive from `first`, at least
-        one; views of what a bookie sent. Fewer than asked where a fragment ends.
+        """Whole verified entries (header and payload), consecutive from `first`, at least one.
 
-        Never beyond the last entry, or the LAC of a ledger that is not CLOSED (RD-1). Raises
-        NoSuchEntry beyond the end, or when every replica says an entry below it does not exist,
-        which is data loss; ReadUnknown when no replica can answer for certain.
+        Views of what a bookie sent; fewer than asked where a fragment ends. Never beyond the last
+        entry, or the LAC of a ledger that is not CLOSED (RD-1). Raises NoSuchEntry beyond the end,
+        or when every replica says an entry below it does not exist, which is data loss; ReadUnknown
+        when no replica can answer for certain.
         """
         if first > self._known_end() and self.metadata.state is not LedgerState.CLOSED:
             await self.last_add_confirmed()

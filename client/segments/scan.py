@@ -71,8 +71,11 @@ async def scan(
 async def start_entry(
     reader: SegmentReader, segment: Segment, offset: int, last: EntryId
 ) -> EntryId:
-    """The entry at which a reader of `offset` starts: by the footer, else by search over entries
-    0..last; `last` + 1 when none of them holds it or a later one."""
+    """The entry at which a reader of `offset` starts.
+
+    By the footer, else by search over entries 0..last; `last` + 1 when none of them holds it or a
+    later one.
+    """
     if offset <= segment.base_offset or last <= NO_ENTRY:
         return EntryId(0)
     index = await _by_footer(reader, segment)

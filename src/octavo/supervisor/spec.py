@@ -76,8 +76,11 @@ class ClusterSpec:
         return {"ensemble_size": count, "write_quorum": count, "ack_quorum": count}
 
     def enough(self, role: Role) -> int:
-        """With how many of a role a cluster that has data is of use: bookies for an acknowledgement
-        (Qa), one broker. An ack quorum that is no number is left to the brokers to refuse."""
+        """With how many of a role a cluster that has data is of use.
+
+        Bookies for an acknowledgement (Qa), one broker. An ack quorum that is no number is left to
+        the brokers to refuse.
+        """
         if role == "broker":
             return 1
         quorum = {**self.quorum_settings(), **self.broker_settings}.get("ack_quorum", "")
