@@ -2,7 +2,8 @@
 
 Owns the ledger objects and the order in which their decisions reach the stream. A decision and its
 `submit()` happen without an await between them, so the stream order is the decision order (B-F1).
-Called by `octavo.bookie.connection`; boot hands it an opened journal and index.
+Adds that memory cannot decide go to `octavo.bookie.undecided`. Called by
+`octavo.bookie.connection`; boot hands it an opened journal and index.
 """
 
 from __future__ import annotations
@@ -11,27 +12,18 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from octavo.bookie.adds import AddPart, AddRequest, Duplicates, Reply, Settling
-from octavo.bookie.admission import Admission, AdmissionDesk
+from octavo.bookie.adds import AddPart, AddRequest, Reply
+from octavo.bookie.admission import AdmissionDesk
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.journal.item import EntryHead, JournalItem
 from octavo.bookie.journal.segment import CONTROL, RecordType
 from octavo.bookie.journal.writer import JournalWriter
-from octavo.bookie.ledgers import (
-    Fence,
-    Ledger,
-    LedgerTable,
-    Verdict,
-    ids_of,
-    is_sane,
-    judge_add,
-    plan_adds,
-)
+from octavo.bookie.ledgers import Fence, Ledger, LedgerTable, ids_of, plan_adds
 from octavo.bookie.storage.index import EntryIndex
 from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.bookie.undecided import Controls, StoreStats, UndecidedAdds
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
 from octavo.proto.entry import HEADER_BYTES
 from octavo.runtime.checksum import Buffer
@@ -65,24 +57,6 @@ class LacAnswer(NamedTuple):
     last_entry: int
 
 
-class _Turn(NamedTuple):
-    """The place of a request among those with undecided adds to the same ledgers."""
-
-    ledger_ids: set[int]
-    before: set[asyncio.Future[None]]
-    settled: asyncio.Future[None]
-
-
-@dataclass
-class StoreStats:
-    """Counters since start."""
-
-    entries_added: int = 0
-    entries_read: int = 0
-    conflicts: int = 0
-    unreadable: int = 0
-
-
 class BookieStore:
     """One append stream with its index, as seen by requests. Loop only, except where noted."""
 
@@ -110,16 +84,27 @@ class BookieStore:
         self._on_broken = on_broken
         self._table = LedgerTable(config.ledgers_in_memory_max, self._tag)
         self._loading: dict[int, asyncio.Future[Ledger]] = {}
-        self._looking: dict[tuple[int, int], asyncio.Future[None]] = {}
-        self._duplicates = Duplicates()
-        self._undecided = 0
-        self._unsettled: dict[int, asyncio.Future[None]] = {}
-        """Ledger id → when the last request with undecided adds to it is settled."""
         self._reads = 0
         self._polls = 0
         self._tasks = TaskOwner("bookie-store", self._on_task_failure)
         self._executor = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="reader")
         self.stats = StoreStats()
+        self._controls = Controls(journal, self._disk_full)
+        self._undecided = UndecidedAdds(
+            config,
+            tag=self._tag,
+            table=self._table,
+            journal=journal,
+            controls=self._controls,
+            desk=desk,
+            clock=clock,
+            open_ledger=self._ledger,
+            find=self._find,
+            refused=self._refused,
+            stats=self.stats,
+            tasks=self._tasks,
+        )
+        self._unsettled = self._undecided.unsettled
         self.writable = True
         """Ordinary adds are taken (6.13)."""
         self.recovery_writable = True
@@ -208,7 +193,9 @@ class BookieStore:
         if not (self.recovery_writable if recovery else self.writable):
             reply([self._unwritable(entry, recovery) for entry in entries])
             return
-        plan = plan_adds(self._table.by_id, entries, recovery=recovery, unsettled=self._unsettled)
+        plan = plan_adds(
+            self._table.by_id, entries, recovery=recovery, unsettled=self._undecided.unsettled
+        )
         request = AddRequest(count, reply)
         for index, status in plan.refused:
             request.refuse(index, status)
@@ -229,7 +216,7 @@ class BookieStore:
         for ledger in plan.advanced:
             ledger.wake()
         if plan.undecided:
-            self._start_settling(request, entries, plan.undecided, recovery)
+            self._undecided.settle(request, entries, plan.undecided, recovery)
         request.seal()
 
     def _unwritable(self, entry: Buffer, recovery: bool) -> Status:
@@ -244,192 +231,12 @@ class BookieStore:
     def _refused(self, heads: list[EntryHead]) -> None:
         """The journal had no space for these entries: they were never accepted (6.13)."""
         self._table.forget_pending(heads)
-        self._duplicates.refused(heads, Status.DISK_FULL)
+        self._undecided.duplicates.refused(heads, Status.DISK_FULL)
         self._disk_full()
 
     def _disk_full(self) -> None:
         self.writable = False
         self._on_disk_full()
-
-    def _start_settling(
-        self, request: AddRequest, entries: Sequence[Buffer], indexes: list[int], recovery: bool
-    ) -> None:
-        if self._undecided + len(indexes) > self._config.queue_max_records:
-            for index in indexes:
-                request.refuse(index, Status.OVERLOADED)
-            return
-        self._undecided += len(indexes)
-        ledger_ids = {ids_of(entries[index]).ledger_id for index in indexes}
-        before = {self._unsettled[i] for i in ledger_ids if i in self._unsettled}
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled.update(dict.fromkeys(ledger_ids, settled))
-        turn = _Turn(ledger_ids, before, settled)
-        request.open_part()
-        settling = Settling(
-            request, self._journal, self._duplicates, self._refused, recovery=recovery
-        )
-        self._tasks.spawn(self._settle_in_turn(settling, entries, indexes, turn), name="settle")
-
-    async def _settle_in_turn(
-        self,
-        settling: Settling,
-        entries: Sequence[Buffer],
-        indexes: list[int],
-        turn: _Turn,
-    ) -> None:
-        """Settle after the earlier requests for the same ledgers, so that ids keep their order."""
-        try:
-            if turn.before:
-                await asyncio.wait(turn.before)
-            await self._settle(settling, entries, indexes)
-        finally:
-            self._undecided -= len(indexes)
-            turn.settled.set_result(None)
-            for ledger_id in turn.ledger_ids:
-                if self._unsettled[ledger_id] is turn.settled:
-                    del self._unsettled[ledger_id]
-        settling.request.close_part()
-
-    async def _settle(
-        self, settling: Settling, entries: Sequence[Buffer], indexes: list[int]
-    ) -> None:
-        """Decide adds that need admission or a look into the index, in request order (B-2, B-3)."""
-        for index in indexes:
-            try:
-                await self._settle_one(settling, index, entries[index])
-            except InvariantViolation:
-                raise
-            except OctavoError as error:
-                _log.error("add-undecided", cause=str(error))
-                settling.request.refuse(index, Status.EIO)
-        settling.flush()
-
-    async def _settle_one(self, settling: Settling, index: int, entry: Buffer) -> None:
-        ids = ids_of(entry)
-        if not is_sane(ids):
-            settling.request.refuse(index, Status.BAD_REQUEST)
-            return
-        if ids.ledger_id not in self._table.by_id:
-            settling.flush()
-        ledger = await self._ledger(ids.ledger_id)
-        try:
-            status = await self._decide(settling, ledger, index, entry, ids.entry_id)
-            settling.request.refuse(index, status)
-        finally:
-            ledger.pins -= 1
-
-    async def _decide(
-        self, settling: Settling, ledger: Ledger, index: int, entry: Buffer, entry_id: int
-    ) -> Status:
-        """OK once the entry is accepted, a known duplicate, or stored; else why not."""
-        recovery = settling.recovery
-        absent = False
-        while True:
-            verdict = judge_add(ledger, entry_id, entry, recovery=recovery, absent_in_index=absent)
-            if verdict is Verdict.ACCEPT:
-                return settling.accept(ledger, index, entry)
-            if verdict is Verdict.DUPLICATE:
-                settling.duplicate(ledger.ledger_id, entry_id, index)
-                return Status.OK
-            if verdict is Verdict.FENCED:
-                return Status.FENCED
-            if verdict is Verdict.CONFLICT:
-                return self._conflict(ledger, entry_id)
-            settling.flush()
-            if verdict is Verdict.ADMISSION:
-                status = await self._admit(ledger, recovery)
-                if status is not Status.OK:
-                    return status
-                continue
-            status = await self._look_up(ledger, entry_id, entry)
-            if status is Status.OK:
-                return Status.OK
-            if status is Status.CONFLICT:
-                return self._conflict(ledger, entry_id)
-            if status is Status.EIO and not recovery:
-                return Status.EIO
-            # Absent; or damaged, and recovery brings verbatim bytes to a new location (6.15).
-            absent = status is not Status.UNKNOWN
-
-    def _conflict(self, ledger: Ledger, entry_id: int) -> Status:
-        self.stats.conflicts += 1
-        _log.error("conflict", ledger_id=ledger.ledger_id, entry_id=entry_id, rule="INV-5")
-        return Status.CONFLICT
-
-    async def _look_up(self, ledger: Ledger, entry_id: int, entry: Buffer) -> Status:
-        """Compare with the index: OK, CONFLICT, EIO, NO_SUCH_ENTRY, or UNKNOWN to judge again.
-
-        One look per entry at a time: whoever comes second judges again, so that two adds of one id
-        cannot both find it absent.
-        """
-        key = (ledger.ledger_id, entry_id)
-        busy = self._looking.get(key)
-        if busy is not None:
-            await asyncio.shield(busy)
-            return Status.UNKNOWN
-        loop = asyncio.get_running_loop()
-        nothing_pending: dict[int, Buffer] = {}
-        mine: asyncio.Future[None] = loop.create_future()
-        self._looking[key] = mine
-        try:
-            found = await loop.run_in_executor(
-                self._executor, self._reader.read_run, *key, 1, len(entry), nothing_pending
-            )
-        finally:
-            # Waiters wake in a later turn of the loop, after our caller has acted on the answer.
-            del self._looking[key]
-            mine.set_result(None)
-        if found.status is not Status.OK:
-            return found.status
-        return Status.OK if found.entries[0] == entry else Status.CONFLICT
-
-    async def _admit(self, ledger: Ledger, recovery: bool) -> Status:
-        """6.12: ask the metadata store, then queue the admit record in front of the entry."""
-        if not recovery and self._clock.monotonic() < ledger.refused_until_s:
-            return Status.FENCED
-        answer = await self._desk.ask(ledger.ledger_id, recovery=recovery)
-        if answer is Admission.UNKNOWN:
-            return Status.NOT_ADMITTED_RETRY
-        if answer is not Admission.ADMITTED:
-            if answer is Admission.OVER and not recovery:
-                ledger.refused_until_s = self._clock.monotonic() + self._config.refusal_cache_s
-            return Status.FENCED if not recovery else Status.NO_SUCH_LEDGER
-        if recovery:
-            ledger.exists = True
-            return Status.OK
-        if ledger.admitted or ledger.fenced:
-            return Status.OK  # decided while we asked; the caller judges again
-        if not self._journal.has_room(1, CONTROL.size):
-            return Status.OVERLOADED
-        ledger.admit()
-        self._submit_control(ledger, RecordType.ADMIT, self._tag, ledger.revoke_admission)
-        return Status.OK
-
-    def _submit_control(
-        self,
-        ledger: Ledger,
-        kind: RecordType,
-        value: int,
-        on_refused: Callable[[], None],
-        on_durable: Callable[[], None] = lambda: None,
-        *,
-        reserve: bool = False,
-        lazy: bool = False,
-    ) -> None:
-        ledger.pins += 1  # until the index shows it
-
-        def done(status: Status) -> None:
-            if status is Status.OK:
-                on_durable()
-                return
-            ledger.pins -= 1
-            on_refused()
-            self._disk_full()
-
-        control = (kind, ledger.ledger_id, value)
-        self._journal.submit(
-            JournalItem([], [], done, controls=(control,), reserve=reserve, lazy=lazy)
-        )
 
     # --- fences -----------------------------------------------------------------------------
 
@@ -449,7 +256,7 @@ class BookieStore:
             if not self._journal.has_room(1, CONTROL.size, reserve=True):
                 return Status.OVERLOADED
             ledger.accept_fence()
-            self._submit_control(
+            self._controls.submit(
                 ledger,
                 RecordType.FENCE,
                 0,
@@ -500,7 +307,7 @@ class BookieStore:
             if not self._journal.has_room(1, CONTROL.size, lazy=True):
                 return Status.OVERLOADED
             ledger.raise_lac(lac)
-            self._submit_control(ledger, RecordType.EXPLICIT_LAC, lac, lambda: None, lazy=True)
+            self._controls.submit(ledger, RecordType.EXPLICIT_LAC, lac, lambda: None, lazy=True)
             return Status.OK
         finally:
             ledger.pins -= 1
@@ -556,14 +363,14 @@ class BookieStore:
                     break
             if len(waiting) == count:  # the tail: no thread needed
                 return self._reader.read_run(ledger.ledger_id, first, count, room, waiting)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor,
-            self._reader.read_run,
-            ledger.ledger_id,
-            first,
-            count,
-            room,
-            waiting,
+        return await self._find(ledger.ledger_id, first, count, room, waiting)
+
+    def _find(
+        self, ledger_id: int, first: int, count: int, room: int, waiting: dict[int, Buffer]
+    ) -> asyncio.Future[ReadResult]:
+        """On a reader thread: entries of the index, and those that it does not show yet."""
+        return asyncio.get_running_loop().run_in_executor(
+            self._executor, self._reader.read_run, ledger_id, first, count, room, waiting
         )
 
     def _answer(self, ledger: Ledger, first: int, result: ReadResult, salvage: bool) -> ReadAnswer:

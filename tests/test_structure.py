@@ -32,7 +32,6 @@ UNUSED = {
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES = {
-    "bookie/store.py",
     "client/ledger/connection.py",
     "client/ledger/quorum.py",
     "client/messaging/api/admin.py",

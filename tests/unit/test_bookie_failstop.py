@@ -83,7 +83,7 @@ async def test_a_broken_promise_while_deciding_stops_the_bookie(
         monkeypatch.setattr("octavo.bookie.store.plan_adds", broken_call)
         client.send_add(1, entry(ledger, 0))
     elif where == "settle":
-        monkeypatch.setattr("octavo.bookie.store.judge_add", broken_call)
+        monkeypatch.setattr("octavo.bookie.undecided.judge_add", broken_call)
         client.send_add(1, entry(ledger, 0))
     else:
         monkeypatch.setattr(BookieStore, "read", broken_later)

@@ -536,7 +536,7 @@ async def test_b3_duplicate_of_a_refused_entry_is_refused(
         first = asyncio.create_task(rig.add(big))
         await asyncio.to_thread(disk.entered.wait, 20)
         again = [asyncio.create_task(rig.add(big, recovery=recovery)) for _ in range(3)]
-        duplicates = rig.server.store._duplicates  # pyright: ignore[reportPrivateUsage]
+        duplicates = rig.server.store._undecided.duplicates  # pyright: ignore[reportPrivateUsage]
         await until(lambda: len(duplicates) == 1)
         disk.go.set()
         assert await first == [Status.DISK_FULL]
