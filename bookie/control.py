@@ -10,8 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
-from octavo.proto.channels import server_options
-from octavo.runtime.address import join_address
+from octavo.proto.endpoints import bind, grpc_server
 
 SERVICE = "octavo.bookie.BookieControl"
 STOP_GRACE_S = 1.0
@@ -34,7 +33,7 @@ class ControlServer:
     """Owns the gRPC server; health is NOT_SERVING until `set_serving(True)`."""
 
     def __init__(self, info: Callable[[], bookie_pb2.InfoReply]) -> None:
-        self._server = grpc.aio.server(options=server_options())
+        self._server = grpc_server()
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         servicer: Any = _Control(info)
@@ -43,7 +42,7 @@ class ControlServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port."""
         await self.set_serving(False)
-        bound = self._server.add_insecure_port(join_address(host, port))
+        bound = bind(self._server, host, port)
         await self._server.start()
         return bound
 

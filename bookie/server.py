@@ -33,7 +33,8 @@ from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
-from octavo.runtime.address import bare_host, join_address
+from octavo.proto.endpoints import Listener, listen_framed
+from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk, RealDisk
 from octavo.runtime.entropy import Entropy
@@ -91,7 +92,7 @@ class BookieServer:
         self._state = "starting"
         self._opened: OpenedStore | None = None
         self._registrar: BookieRegistrar | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._reconsider = asyncio.Event()
         self._no_space = asyncio.Event()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -165,10 +166,8 @@ class BookieServer:
         self.control_address = join_address(host, control_port)
         await self._open_store(None)
         await self._measure_space()
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._accept, bare_host(config.host), config.port)
-        port = self._listener.sockets[0].getsockname()[1]
-        self.wire_address = join_address(host, port)
+        self._listener = await listen_framed(self._accept, config.host, config.port)
+        self.wire_address = join_address(host, self._listener.port)
         state = self._desired_state()
         self._apply(state)
         self._registrar = BookieRegistrar(
@@ -449,7 +448,7 @@ class BookieServer:
         if self._registrar is not None:
             await end_part("registration", self._registrar.close())
         if self._listener is not None:
-            self._listener.close()
+            await end_part("listener", self._listener.close())
         if self._opened is not None:
             await self._opened.close(finish=not self.failed.done())
         await end_part("requests", self._requests.close())

@@ -20,7 +20,7 @@ from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned,
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
-from octavo.proto.channels import open_channel
+from octavo.proto.endpoints import open_channel
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (

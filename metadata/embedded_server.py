@@ -33,8 +33,7 @@ from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_value
 from octavo.metadata.store import Version, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
-from octavo.proto.channels import server_options
-from octavo.runtime.address import join_address
+from octavo.proto.endpoints import bind, grpc_server
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy, SystemEntropy
 from octavo.runtime.errors import (
@@ -168,9 +167,9 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if clients_are_dead:
             for session in list(self._sessions.values()):
                 await self._end(session, expired=True)
-        server = self._server = grpc.aio.server(options=server_options())
+        server = self._server = grpc_server()
         metastore_pb2_grpc.add_MetaStoreServicer_to_server(self, server)
-        bound = server.add_insecure_port(join_address(host, port))
+        bound = bind(server, host, port)
         await server.start()
         self._keeper.spawn(self._sweep(), name="sweep")
         self._keeper.spawn(self._check_records(), name="check")

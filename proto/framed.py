@@ -138,6 +138,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         """True while the transport's buffer is above its high-water mark."""
         return not self._writable.is_set()
 
+    def deliver_to(self, on_frame: Callable[[FramedConnection, Frame], None]) -> None:
+        """Hand every frame from the next one on to `on_frame`."""
+        self._on_frame = on_frame
+
     def allow_frames(self, max_frame_bytes: int, *, eager_bytes: int = EAGER_BYTES) -> None:
         """Receive frames up to this size from now on: the peer has said who it is."""
         self._decoder.allow(max_frame_bytes, eager_bytes=eager_bytes)

@@ -23,12 +23,12 @@ from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.channels import server_options
+from octavo.proto.endpoints import bind, grpc_server
 from octavo.proto.errors import abort
 from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import ConfigError, InvalidRequest, OctavoError
+from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
@@ -153,14 +153,12 @@ class BrokerServer:
     async def start(self) -> None:
         """Listen, connect to storage, register; `address` is set afterwards."""
         config = self.config
-        server = grpc.aio.server(
-            options=server_options(
-                ("grpc.max_receive_message_length", config.max_receive_bytes),
-                ("grpc.max_send_message_length", config.max_send_bytes),
-            )
+        server = grpc_server(
+            ("grpc.max_receive_message_length", config.max_receive_bytes),
+            ("grpc.max_send_message_length", config.max_send_bytes),
         )
         self._server = server
-        port = self._listen(server)
+        port = bind(server, config.host, config.port)
         self.address = config.advertised_address or join_address(config.host, port)
         me = BrokerInfo(
             config.broker_id, self.address, self._entropy.token(), self._clock.wall_ms()
@@ -212,15 +210,6 @@ class BrokerServer:
         self._tasks.spawn(self._follow_topics(), name="topics")
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
-
-    def _listen(self, server: grpc.aio.Server) -> int:
-        where = join_address(self.config.host, self.config.port)
-        try:
-            return server.add_insecure_port(where)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {where}", hint="choose a free port, or --port 0"
-            ) from error
 
     async def stop(self) -> None:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from octavo.proto.endpoints import Listener
+
 
 class TcpProxy:
     """Forwards one listening port to one target; its switches act on all connections at once."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self._target = (target_host, target_port)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies_flow = asyncio.Event()
@@ -27,19 +29,15 @@ class TcpProxy:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> TcpProxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._listener = Listener(server, server.sockets[0].getsockname()[1])
+        self.port = self._listener.port
         return self
 
     async def close(self) -> None:
         self.cut(refuse=True)  # also what was accepted and has not begun yet
-        if self._server is not None:
-            for listening in self._server.sockets:
-                asyncio.get_running_loop().remove_reader(listening.fileno())
-            for _ in range(4):  # asyncio loses what it accepted and has not begun to serve
-                await asyncio.sleep(0)
-            self._server.close()
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
         for writer in list(self._writers):

@@ -201,16 +201,19 @@ def no_unbounded_queue(source: Source) -> Iterator[Complaint]:
             yield node.lineno, f"{name}() is unbounded: give it a named maximum"
 
 
-def no_bare_grpc(source: Source) -> Iterator[Complaint]:
-    """Each channel and server is told when a silent peer is dead, and to leave proxies alone."""
-    if not source.is_library or source.path == "proto/channels.py":
+_DIALS_OR_LISTENS = re.compile(
+    r"(^|\.)((in)?secure_channel|(grpc|aio)\.server|add_(in)?secure_port"
+    r"|(start|open|create)_(unix_)?(server|connection)|create_datagram_endpoint)$"
+)
+
+
+def one_place_dials_and_listens(source: Source) -> Iterator[Complaint]:
+    """What every connection needs is given in one place: liveness, TLS, how to stop listening."""
+    if not source.is_library or source.path == "proto/endpoints.py":
         return
     for name, node in calls(source):
-        options = next((dotted(k.value) for k in node.keywords if k.arg == "options"), "")
-        if name.endswith(("insecure_channel", "secure_channel")):
-            yield node.lineno, f"{name}: use proto.channels.open_channel"
-        elif name.endswith(("grpc.server", "aio.server")) and options != "server_options()":
-            yield node.lineno, f"{name}: give it proto.channels.server_options(...)"
+        if _DIALS_OR_LISTENS.search(name) and name != "socket.create_connection":
+            yield node.lineno, f"{name}: use proto.endpoints, the one place that dials and listens"
 
 
 def no_swallowed_error(source: Source) -> Iterator[Complaint]:
@@ -303,7 +306,7 @@ SOURCE_RULES: tuple[Rule, ...] = (
     no_hidden_randomness,
     no_dict_iteration_of_rocksdb,
     no_unbounded_queue,
-    no_bare_grpc,
+    one_place_dials_and_listens,
     no_swallowed_error,
     no_assert_of_behaviour,
     no_placeholder,

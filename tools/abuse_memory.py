@@ -35,7 +35,7 @@ from octavo.client.messaging.sync.producer import Producer
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.bookie_wire import HELLO_FRAME_BYTES_MAX, MAX_FRAME_BYTES, PREFIX
 from octavo.proto.broker_pb2_grpc import BrokerStub
-from octavo.proto.channels import channel_options
+from octavo.proto.endpoints import channel_options
 from octavo.runtime.errors import BufferFull, LogTruncated, OctavoError
 from octavo.testing import LocalCluster
 

@@ -24,7 +24,7 @@ import grpc
 from octavo import Client
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.broker_pb2_grpc import BrokerStub
-from octavo.proto.channels import channel_options
+from octavo.proto.endpoints import channel_options
 from octavo.runtime.errors import OctavoError
 from octavo.testing import LocalCluster
 

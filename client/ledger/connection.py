@@ -34,9 +34,9 @@ from octavo.proto.bookie_wire import (
     encode_add_runs,
     encode_frame,
 )
+from octavo.proto.endpoints import dial_framed
 from octavo.proto.errors import status_error
 from octavo.proto.framed import FramedConnection
-from octavo.runtime.address import split_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -367,15 +367,11 @@ class BookieChannel:
         self.flush()
 
     async def _dial_once(self) -> None:
-        loop = asyncio.get_running_loop()
-        host, port = split_address(self.address, what="address of a bookie")
-        hello: asyncio.Future[Frame] = loop.create_future()
+        hello: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
-        def first(_connection: FramedConnection, frame: Frame) -> None:
-            if not hello.done():
-                hello.set_result(frame)
-            else:
-                self._on_frame(frame)
+        def first(connection: FramedConnection, frame: Frame) -> None:
+            connection.deliver_to(self._on_frame)  # whatever follows, in this turn too
+            hello.set_result(frame)
 
         def ended(connection: FramedConnection, error: OctavoError | None) -> None:
             if not hello.done():
@@ -384,10 +380,10 @@ class BookieChannel:
             self._on_closed(connection, error)
 
         async with asyncio.timeout(self._config.connect_timeout_s):
-            _, connection = await loop.create_connection(
+            connection = await dial_framed(
+                self.address,
                 lambda: FramedConnection(first, ended, max_frame_bytes=HELLO_FRAME_BYTES_MAX),
-                host,
-                port,
+                "address of a bookie",
             )
             try:
                 connection.send([self._hello()])
@@ -434,7 +430,7 @@ class BookieChannel:
 
     # --- replies ---
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, _connection: FramedConnection, frame: Frame) -> None:
         sent = self._frames.pop(frame.request_id, None)
         if sent is None:
             call = self._calls.pop(frame.request_id, None)

@@ -29,7 +29,7 @@ from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.cluster import cluster, progress
 from octavo.client.messaging.reading import fetch_link, fetcher, offsets
 from octavo.proto import batch as batch_format
-from octavo.proto import channels
+from octavo.proto import endpoints
 from tests import reading_world
 from tests.await_sites import Place, Step, Watch, awaits_of, task_factory
 from tests.fake_broker import FakeClusterThread, FakeTopic
@@ -426,10 +426,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cluster, "PROBE_S", 0.15)
     quick = {"keepalive_time_ms": 150, "keepalive_timeout_ms": 150, "http2.ping_timeout_ms": 150}
     liveness = {
-        **dict(channels._LIVENESS),  # pyright: ignore[reportPrivateUsage]
+        **dict(endpoints._LIVENESS),  # pyright: ignore[reportPrivateUsage]
         **{f"grpc.{name}": ms for name, ms in quick.items()},
     }
-    monkeypatch.setattr(channels, "_LIVENESS", tuple(liveness.items()))
+    monkeypatch.setattr(endpoints, "_LIVENESS", tuple(liveness.items()))
     handler = Rude()
     logger = logging.getLogger("octavo")
     logger.addHandler(handler)

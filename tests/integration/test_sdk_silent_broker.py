@@ -9,7 +9,7 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.client.messaging.cluster import progress
-from octavo.proto.channels import channel_options, server_options
+from octavo.proto.endpoints import channel_options, server_options
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster
 from tests.tcp_proxy import TcpProxy

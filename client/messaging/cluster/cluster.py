@@ -19,7 +19,7 @@ from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.broker_pb2_grpc import BrokerStub
-from octavo.proto.channels import open_channel
+from octavo.proto.endpoints import open_channel
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.runtime.clock import Clock
 from octavo.runtime.deadline import Deadline

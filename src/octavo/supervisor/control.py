@@ -19,13 +19,12 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from typing import NamedTuple, cast
 
+from octavo.proto.endpoints import Listener, listen_unix
 from octavo.runtime.errors import IllegalStateError, OctavoError, UnknownOutcome
 from octavo.supervisor.cluster_file import ClusterFile
 
 REQUEST_BYTES_MAX = 4096
 REQUEST_TIMEOUT_S = 5.0
-ACCEPT_TURNS = 4
-"""Turns of the loop from an accepted connection to the task that serves it."""
 CONNECTIONS_MAX = 16
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the other end, as SO_PEERCRED gives them."""
@@ -62,27 +61,19 @@ class ControlServer:
     def __init__(self, folder: str, obey: Obey) -> None:
         self._address = address_of(folder)
         self._obey = obey
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self) -> None:
         """Listen. Raises OSError when somebody else does."""
-        self._server = await asyncio.start_unix_server(
-            self._serve, self._address, limit=REQUEST_BYTES_MAX
-        )
+        self._listener = await listen_unix(self._serve, self._address, REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
         """Take no more requests, and end those under way: who asked finds the outcome unknown."""
         self._closed = True
-        if self._server is not None:
-            for listening in self._server.sockets:
-                asyncio.get_running_loop().remove_reader(listening.fileno())
-            for _ in range(
-                ACCEPT_TURNS
-            ):  # asyncio loses what it accepted and has not begun to serve
-                await asyncio.sleep(0)
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.close()
         serving = list(self._serving)
         for task in serving:
             task.cancel()

@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2
 
 from octavo.proto.bookie_pb2 import InfoReply, InfoRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
-from octavo.proto.channels import open_blocking_channel, open_channel
+from octavo.proto.endpoints import open_blocking_channel, open_channel
 
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
