@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pathlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
@@ -372,15 +373,11 @@ def _open_ipc(
 
 def _first_batch(reader: pa.ipc.RecordBatchFileReader, first: int) -> int:
     """Index of the record batch that holds the first offset at or after `first`."""
-    low, high = 0, reader.num_record_batches
-    while low < high:
-        middle = (low + high) // 2
-        offsets = reader.get_batch(middle).column("offset")
-        if int_at(offsets, -1) < first:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+
+    def last_offset(index: int) -> int:
+        return int_at(reader.get_batch(index).column("offset"), -1)
+
+    return bisect_left(range(reader.num_record_batches), first, key=last_offset)
 
 
 def _read_parquet(
