@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from octavo.client.messaging import AsyncClient
-from octavo.client.messaging.api.admin import AsyncAdmin, LogDescription
+from octavo.client.messaging.api.admin import AsyncAdmin
+from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.client.segments.reader import open_described
 from octavo.client.segments.scan import scan
 from octavo.proto.segments import Segment, StoredBatch

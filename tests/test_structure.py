@@ -34,7 +34,6 @@ CIRCLES: list[list[str]] = []
 LARGE_FILES = {
     "client/ledger/connection.py",
     "client/ledger/quorum.py",
-    "client/messaging/api/admin.py",
     "client/messaging/cluster/cluster.py",
     "client/messaging/producing/sender_core.py",
     "client/messaging/reading/fetch_core.py",

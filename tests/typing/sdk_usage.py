@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from octavo import AsyncClient, Client, Record, RecordMetadata, TopicPartition
 from octavo.client.messaging import Consumer, Producer, Reader, SendFuture, SendReport
-from octavo.client.messaging.api.admin import ClusterHealth, LogDescription, TopicDescription
+from octavo.client.messaging.api.descriptions import ClusterHealth, LogDescription, TopicDescription
 from octavo.errors import OctavoError
 
 

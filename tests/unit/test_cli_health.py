@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.cli.ledgers import judge
-from octavo.client.messaging.api.admin import BookieDescription, BrokerDescription, ClusterHealth
+from octavo.client.messaging.api.descriptions import (
+    BookieDescription,
+    BrokerDescription,
+    ClusterHealth,
+)
 
 FINE = ClusterHealth(
     cluster_id="c",

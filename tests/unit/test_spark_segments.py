@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from octavo.client.messaging.api.admin import LogDescription
+from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.proto.kafka_columns import TYPES
 from octavo.proto.segments import Segment
 from octavo.runtime.ids import EntryId, LedgerId

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-import grpc
-
 from octavo.client.messaging.api.binding import Binding
-from octavo.client.messaging.cluster.cluster import Call, Cluster, never_left
+from octavo.client.messaging.api.changes import Change, ask_any
+from octavo.client.messaging.api.descriptions import (
+    BrokerDescription,
+    ClusterHealth,
+    LedgerDescription,
+    LogDescription,
+    TopicDescription,
+    bookie_of,
+    ledger_of,
+    topic_of,
+)
+from octavo.client.messaging.cluster.cluster import Call
 from octavo.client.messaging.reading.limits import (
     INT32_MAX,
     INT64_MAX,
@@ -23,22 +31,19 @@ from octavo.client.messaging.reading.limits import (
 from octavo.client.messaging.reading.offsets import At, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
-from octavo.proto import records_pb2
 from octavo.proto.edges import EDGE_WORDS, Edge
 from octavo.proto.errors import from_wire
 from octavo.proto.segment_codecs import from_info
-from octavo.proto.segments import Segment
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     InconsistentTopicId,
     NotLeader,
     RetriableError,
-    UnknownOutcome,
     UnknownTopic,
 )
 
 if TYPE_CHECKING:
-    from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
+    pass
 
 T = TypeVar("T")
 OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply)
@@ -46,135 +51,6 @@ OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply)
 DEFAULT_TIMEOUT_S = 30.0
 LIST_PAGE = 1_000
 """Topics asked for at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """Who serves a partition; empty names: nobody yet."""
-
-    partition: int
-    owner_id: str
-    owner_address: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """A topic and its settings."""
-
-    name: str
-    topic_id: str
-    partitions: tuple[PartitionDescription, ...]
-    config: Mapping[str, str]
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerDescription:
-    """A live broker."""
-
-    broker_id: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class BookieDescription:
-    """A live bookie; `state` is rw or ro."""
-
-    bookie_id: str
-    incarnation: str
-    wire_address: str
-    control_address: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class FragmentDescription:
-    """A run of entries on one ensemble of `bookie@incarnation`."""
-
-    first_entry: int
-    members: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HolderDescription:
-    """What one bookie says about a ledger."""
-
-    bookie_id: str
-    incarnation: str
-    reachable: bool
-    last_add_confirmed: int
-    fenced: bool
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerDescription:
-    """A ledger's metadata; `last_entry` and `length` are None until it is closed."""
-
-    ledger_id: int
-    state: str
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    fragments: tuple[FragmentDescription, ...]
-    last_entry: int | None
-    length: int | None
-    created_ms: int
-    degraded: bool
-    custom: Mapping[str, str]
-    holders: tuple[HolderDescription, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LogDescription:
-    """A partition's segments and where they are stored."""
-
-    topic: str
-    partition: int
-    log_start: int
-    high_watermark: int
-    owner_epoch: int
-    segments: tuple[Segment, ...]
-    """In offset order; an open one can be read up to `high_watermark`."""
-    bookies: tuple[BookieDescription, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterHealth:
-    """What one broker sees of the cluster."""
-
-    cluster_id: str
-    brokers: tuple[BrokerDescription, ...]
-    bookies: tuple[BookieDescription, ...]
-    metadata_connected: bool
-    write_quorum: int
-    ack_quorum: int
-    degraded_ledgers: int | None
-    """Open ledgers that get fewer copies than asked for; None: not known."""
-    short_segments: int | None
-    """Segments that surely lack a copy somebody could read now; None: not known. That the others
-    have all their copies is not said: an entry is acknowledged by `ack_quorum` bookies."""
-    segments: int | None
-    """Segments looked at."""
-    census_complete: bool
-    """Whether these are all."""
-    metadata_error: str = ""
-    """Why `metadata_connected` is False, with the address of the metadata store."""
-
-    @property
-    def writable_bookies(self) -> int:
-        """Bookies that accept new entries."""
-        return sum(bookie.state == "rw" for bookie in self.bookies)
-
-    @property
-    def healthy(self) -> bool:
-        """Whether writes are served and every new entry gets all its copies."""
-        return (
-            bool(self.brokers)
-            and self.metadata_connected
-            and self.writable_bookies >= self.write_quorum
-            and self.degraded_ledgers == 0
-        )
 
 
 class AsyncAdmin:
@@ -217,12 +93,12 @@ class AsyncAdmin:
             config=config or {},
             creation_token=cluster.entropy.token(),  # an attempt that lost its reply is known by it
         )
-        change = _Change(cluster, f"creating topic {name!r}", timeout)
+        change = Change(cluster, f"creating topic {name!r}", timeout)
 
         async def attempt() -> TopicDescription:
             reply = await change.ask(lambda stub, limit: stub.CreateTopic(request, timeout=limit))
             _check(reply)
-            return _topic(reply.topic)
+            return topic_of(reply.topic)
 
         made = await change.settle(attempt)
         await cluster.refresh_quietly(name, change.deadline.left_s())
@@ -235,7 +111,7 @@ class AsyncAdmin:
         the deletion may still go on. A topic that is created under the name meanwhile stays.
         """
         cluster = self._binding.cluster()
-        change = _Change(cluster, f"deleting topic {check_topic(name)!r}", timeout)
+        change = Change(cluster, f"deleting topic {check_topic(name)!r}", timeout)
         topic_id = b""
 
         async def attempt() -> None:
@@ -279,13 +155,13 @@ class AsyncAdmin:
             )
             call = _list_call(request)
             reply = await cluster.retrying(partial(self._page, call, deadline), deadline.left_s())
-            out += [_topic(topic) for topic in reply.topics]
+            out += [topic_of(topic) for topic in reply.topics]
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
             after = reply.topics[-1].name
 
     async def _page(self, call: Call[pb.ListTopicsReply], deadline: Deadline) -> pb.ListTopicsReply:
-        return await _any(self._binding.cluster(), call, deadline.left_s())
+        return await ask_any(self._binding.cluster(), call, deadline.left_s())
 
     async def describe_topic(
         self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S
@@ -300,7 +176,7 @@ class AsyncAdmin:
             for topic in reply.topics:
                 if topic.name == name:
                     _check(topic)
-                    return _topic(topic)
+                    return topic_of(topic)
             raise UnknownTopic(f"topic {name!r} does not exist")
 
         return await cluster.retrying(attempt, timeout)
@@ -324,7 +200,7 @@ class AsyncAdmin:
             high_watermark=reply.high_watermark,
             owner_epoch=reply.owner_epoch,
             segments=tuple(map(from_info, reply.segments)),
-            bookies=tuple(_bookie(bookie) for bookie in reply.bookies),
+            bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
         )
 
     async def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:
@@ -361,7 +237,7 @@ class AsyncAdmin:
     async def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:
         """Brokers, bookies and metadata as one broker sees them."""
         request = pb.ClusterHealthRequest()
-        reply = await _any(
+        reply = await ask_any(
             self._binding.cluster(),
             lambda stub, limit: stub.ClusterHealth(request, timeout=limit),
             timeout,
@@ -369,7 +245,7 @@ class AsyncAdmin:
         return ClusterHealth(
             cluster_id=reply.cluster_id,
             brokers=tuple(BrokerDescription(b.broker_id, b.address) for b in reply.brokers),
-            bookies=tuple(_bookie(bookie) for bookie in reply.bookies),
+            bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
             metadata_connected=reply.metadata_connected,
             write_quorum=reply.write_quorum,
             ack_quorum=reply.ack_quorum,
@@ -390,7 +266,7 @@ class AsyncAdmin:
         deadline = Deadline(cluster.clock, timeout)
 
         async def attempt() -> pb.ShowLedgerReply:
-            reply = await _any(
+            reply = await ask_any(
                 cluster,
                 lambda stub, limit: stub.ShowLedger(request, timeout=limit),
                 deadline.left_s(),
@@ -398,7 +274,7 @@ class AsyncAdmin:
             _check(reply)
             return reply
 
-        return _ledger(await cluster.retrying(attempt, timeout))
+        return ledger_of(await cluster.retrying(attempt, timeout))
 
     async def _at_owner(
         self,
@@ -424,52 +300,6 @@ class AsyncAdmin:
         return await cluster.retrying(attempt, timeout_s)
 
 
-class _Change:
-    """One change of the cluster, its deadline, and whether it may have happened (M-3)."""
-
-    def __init__(self, cluster: Cluster, what: str, timeout_s: float) -> None:
-        self.deadline = Deadline(cluster.clock, timeout_s)
-        self.unsure = False
-        """Whether an attempt may have reached a broker whose answer was lost."""
-        self._cluster = cluster
-        self._what = what
-
-    async def ask(self, call: Call[T]) -> T:
-        """One attempt against any broker."""
-
-        async def noted(stub: BrokerAsyncStub, limit: float) -> T:
-            try:
-                return await call(stub, limit)
-            except grpc.aio.AioRpcError as error:
-                self.unsure |= not never_left(error)
-                raise
-
-        return await _any(self._cluster, noted, self.deadline.left_s())
-
-    async def settle(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""
-
-        async def noted() -> T:
-            try:
-                return await attempt()
-            except UnknownOutcome:  # a broker's word: it began
-                self.unsure = True
-                raise
-
-        try:
-            return await self._cluster.retrying(noted, self.deadline.left_s())
-        except UnknownOutcome:
-            raise
-        except RetriableError as error:  # it says nothing of an earlier attempt
-            if not self.unsure:
-                raise
-            raise UnknownOutcome(
-                f"{self._what} was not finished within {self.deadline.timeout_s:g} s and may "
-                f"still go on: {error.cause}",
-                hint="look again later; asking once more does no harm",
-            ) from error
-
-
 _Reply = (
     pb.CreateTopicReply
     | pb.DeleteTopicReply
@@ -486,11 +316,6 @@ def _check(reply: _Reply) -> None:
         raise from_wire(reply.error)
 
 
-async def _any(cluster: Cluster, call: Call[T], timeout_s: float) -> T:
-    """One RPC to any broker that may take its whole time."""
-    return await cluster.ask_any(call, timeout_s, attempt_s=timeout_s)
-
-
 def _known(
     reply: pb.ClusterHealthReply,
     field: Literal["degraded_ledgers", "short_segments", "segments"],
@@ -503,53 +328,3 @@ def _list_call(
     request: pb.ListTopicsRequest,
 ) -> Call[pb.ListTopicsReply]:
     return lambda stub, limit: stub.ListTopics(request, timeout=limit)
-
-
-def _topic(info: pb.TopicInfo) -> TopicDescription:
-    return TopicDescription(
-        name=info.name,
-        topic_id=info.topic_id.hex(),
-        partitions=tuple(
-            PartitionDescription(part.partition, part.owner_id, part.owner_address)
-            for part in sorted(info.partitions, key=lambda part: part.partition)
-        ),
-        config=dict(info.config),
-        created_ms=info.created_ms,
-    )
-
-
-def _bookie(info: pb.BookieInfo) -> BookieDescription:
-    return BookieDescription(
-        info.bookie_id, info.incarnation, info.wire_address, info.control_address, info.state
-    )
-
-
-def _ledger(reply: pb.ShowLedgerReply) -> LedgerDescription:
-    record = records_pb2.LedgerRecord.FromString(reply.ledger_record)
-    return LedgerDescription(
-        ledger_id=record.ledger_id,
-        state=records_pb2.LedgerState.Name(record.state),
-        ensemble_size=record.ensemble_size,
-        write_quorum=record.write_quorum,
-        ack_quorum=record.ack_quorum,
-        fragments=tuple(
-            FragmentDescription(fragment.first_entry, tuple(fragment.members))
-            for fragment in record.fragments
-        ),
-        last_entry=record.last_entry if record.HasField("last_entry") else None,
-        length=record.length if record.HasField("length") else None,
-        created_ms=record.ctime_ms,
-        degraded=record.degraded,
-        custom=dict(record.custom),
-        holders=tuple(
-            HolderDescription(
-                holder.bookie_id,
-                holder.incarnation,
-                holder.reachable,
-                holder.last_add_confirmed,
-                holder.fenced,
-                holder.error,
-            )
-            for holder in reply.holders
-        ),
-    )

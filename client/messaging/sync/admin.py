@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
 
-from octavo.client.messaging.api.admin import (
-    DEFAULT_TIMEOUT_S,
+from octavo.client.messaging.api.admin import DEFAULT_TIMEOUT_S
+from octavo.client.messaging.api.descriptions import (
     ClusterHealth,
     LedgerDescription,
     LogDescription,

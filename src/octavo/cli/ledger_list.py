@@ -20,7 +20,7 @@ from octavo.cli.session import (
 
 if TYPE_CHECKING:
     from octavo.client.messaging import Client
-    from octavo.client.messaging.api.admin import TopicDescription
+    from octavo.client.messaging.api.descriptions import TopicDescription
 
 _WIDTHS = {
     "ledger": 6,

@@ -29,7 +29,7 @@ from octavo.cli.session import (
 from octavo.cli.terminal import wrapped
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.admin import ClusterHealth, LedgerDescription
+    from octavo.client.messaging.api.descriptions import ClusterHealth, LedgerDescription
 
 READ_ONLY_NAMED_MAX = 5
 READ_ONLY_HINT = (

@@ -17,7 +17,7 @@ from octavo.cli.session import connected
 from octavo.runtime.errors import NotEnoughBookies, OctavoError, RequestTimedOut
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.admin import ClusterHealth
+    from octavo.client.messaging.api.descriptions import ClusterHealth
     from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry
 
 DOWN_TIMEOUT_S = 60.0

@@ -21,7 +21,7 @@ from octavo.cli.session import (
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.admin import TopicDescription
+    from octavo.client.messaging.api.descriptions import TopicDescription
 
 DEFAULT_PARTITIONS = 6
 

@@ -1,0 +1,68 @@
+"""A change of the cluster that is asked for, and asked for again, until its fate is known (M-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+
+from octavo.client.messaging.cluster.cluster import Call, Cluster, never_left
+from octavo.runtime.deadline import Deadline
+from octavo.runtime.errors import RetriableError, UnknownOutcome
+
+if TYPE_CHECKING:
+    from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
+
+T = TypeVar("T")
+
+
+class Change:
+    """One change of the cluster, its deadline, and whether it may have happened (M-3)."""
+
+    def __init__(self, cluster: Cluster, what: str, timeout_s: float) -> None:
+        self.deadline = Deadline(cluster.clock, timeout_s)
+        self.unsure = False
+        """Whether an attempt may have reached a broker whose answer was lost."""
+        self._cluster = cluster
+        self._what = what
+
+    async def ask(self, call: Call[T]) -> T:
+        """One attempt against any broker."""
+
+        async def noted(stub: BrokerAsyncStub, limit: float) -> T:
+            try:
+                return await call(stub, limit)
+            except grpc.aio.AioRpcError as error:
+                self.unsure |= not never_left(error)
+                raise
+
+        return await ask_any(self._cluster, noted, self.deadline.left_s())
+
+    async def settle(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""
+
+        async def noted() -> T:
+            try:
+                return await attempt()
+            except UnknownOutcome:  # a broker's word: it began
+                self.unsure = True
+                raise
+
+        try:
+            return await self._cluster.retrying(noted, self.deadline.left_s())
+        except UnknownOutcome:
+            raise
+        except RetriableError as error:  # it says nothing of an earlier attempt
+            if not self.unsure:
+                raise
+            raise UnknownOutcome(
+                f"{self._what} was not finished within {self.deadline.timeout_s:g} s and may "
+                f"still go on: {error.cause}",
+                hint="look again later; asking once more does no harm",
+            ) from error
+
+
+async def ask_any(cluster: Cluster, call: Call[T], timeout_s: float) -> T:
+    """One RPC to any broker that may take its whole time."""
+    return await cluster.ask_any(call, timeout_s, attempt_s=timeout_s)

@@ -1,0 +1,192 @@
+"""What the admin tells: topics, brokers, bookies, ledgers, logs and health, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from octavo.proto import broker_pb2 as pb
+from octavo.proto import records_pb2
+from octavo.proto.segments import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Who serves a partition; empty names: nobody yet."""
+
+    partition: int
+    owner_id: str
+    owner_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its settings."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str]
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A live broker."""
+
+    broker_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookieDescription:
+    """A live bookie; `state` is rw or ro."""
+
+    bookie_id: str
+    incarnation: str
+    wire_address: str
+    control_address: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentDescription:
+    """A run of entries on one ensemble of `bookie@incarnation`."""
+
+    first_entry: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HolderDescription:
+    """What one bookie says about a ledger."""
+
+    bookie_id: str
+    incarnation: str
+    reachable: bool
+    last_add_confirmed: int
+    fenced: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDescription:
+    """A ledger's metadata; `last_entry` and `length` are None until it is closed."""
+
+    ledger_id: int
+    state: str
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[FragmentDescription, ...]
+    last_entry: int | None
+    length: int | None
+    created_ms: int
+    degraded: bool
+    custom: Mapping[str, str]
+    holders: tuple[HolderDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """A partition's segments and where they are stored."""
+
+    topic: str
+    partition: int
+    log_start: int
+    high_watermark: int
+    owner_epoch: int
+    segments: tuple[Segment, ...]
+    """In offset order; an open one can be read up to `high_watermark`."""
+    bookies: tuple[BookieDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealth:
+    """What one broker sees of the cluster."""
+
+    cluster_id: str
+    brokers: tuple[BrokerDescription, ...]
+    bookies: tuple[BookieDescription, ...]
+    metadata_connected: bool
+    write_quorum: int
+    ack_quorum: int
+    degraded_ledgers: int | None
+    """Open ledgers that get fewer copies than asked for; None: not known."""
+    short_segments: int | None
+    """Segments that surely lack a copy somebody could read now; None: not known. That the others
+    have all their copies is not said: an entry is acknowledged by `ack_quorum` bookies."""
+    segments: int | None
+    """Segments looked at."""
+    census_complete: bool
+    """Whether these are all."""
+    metadata_error: str = ""
+    """Why `metadata_connected` is False, with the address of the metadata store."""
+
+    @property
+    def writable_bookies(self) -> int:
+        """Bookies that accept new entries."""
+        return sum(bookie.state == "rw" for bookie in self.bookies)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether writes are served and every new entry gets all its copies."""
+        return (
+            bool(self.brokers)
+            and self.metadata_connected
+            and self.writable_bookies >= self.write_quorum
+            and self.degraded_ledgers == 0
+        )
+
+
+def topic_of(info: pb.TopicInfo) -> TopicDescription:
+    """A topic as a broker tells of it."""
+    return TopicDescription(
+        name=info.name,
+        topic_id=info.topic_id.hex(),
+        partitions=tuple(
+            PartitionDescription(part.partition, part.owner_id, part.owner_address)
+            for part in sorted(info.partitions, key=lambda part: part.partition)
+        ),
+        config=dict(info.config),
+        created_ms=info.created_ms,
+    )
+
+
+def bookie_of(info: pb.BookieInfo) -> BookieDescription:
+    """A bookie as a broker tells of it."""
+    return BookieDescription(
+        info.bookie_id, info.incarnation, info.wire_address, info.control_address, info.state
+    )
+
+
+def ledger_of(reply: pb.ShowLedgerReply) -> LedgerDescription:
+    """A ledger's record, and what its bookies said."""
+    record = records_pb2.LedgerRecord.FromString(reply.ledger_record)
+    return LedgerDescription(
+        ledger_id=record.ledger_id,
+        state=records_pb2.LedgerState.Name(record.state),
+        ensemble_size=record.ensemble_size,
+        write_quorum=record.write_quorum,
+        ack_quorum=record.ack_quorum,
+        fragments=tuple(
+            FragmentDescription(fragment.first_entry, tuple(fragment.members))
+            for fragment in record.fragments
+        ),
+        last_entry=record.last_entry if record.HasField("last_entry") else None,
+        length=record.length if record.HasField("length") else None,
+        created_ms=record.ctime_ms,
+        degraded=record.degraded,
+        custom=dict(record.custom),
+        holders=tuple(
+            HolderDescription(
+                holder.bookie_id,
+                holder.incarnation,
+                holder.reachable,
+                holder.last_add_confirmed,
+                holder.fenced,
+                holder.error,
+            )
+            for holder in reply.holders
+        ),
+    )
