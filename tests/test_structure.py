@@ -32,8 +32,6 @@ UNUSED = {
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES = {
-    "client/ledger/connection.py",
-    "client/ledger/quorum.py",
     "client/messaging/cluster/cluster.py",
     "client/messaging/producing/sender_core.py",
     "client/messaging/reading/fetch_core.py",
@@ -41,7 +39,6 @@ LARGE_FILES = {
     "serving/partition.py",
 }
 LARGE_CLASSES = {
-    "client/ledger/connection.py:BookieChannel",
     "client/ledger/quorum.py:QuorumCore",
     "client/ledger/writer.py:LedgerWriter",
     "client/messaging/api/consumer.py:AsyncConsumer",
@@ -78,7 +75,9 @@ ENSURED = {
 """Tasks that one function makes, waits for and ends."""
 CORES = (
     "client/ledger/quorum.py",
+    "client/ledger/greeting.py",
     "client/ledger/quorum_actions.py",
+    "client/ledger/quorum_slots.py",
     "client/ledger/recovery.py",
     "client/ledger/tally.py",
     "client/messaging/cluster/topic_lives.py",

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_run import EntryRun
+from octavo.client.ledger.greeting import Greeting, error_of
+from octavo.client.ledger.pending import AddFrame, AddLane, PendingCall, QueuedRun, fail_runs
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_messages import parse_body
 from octavo.proto.bookie_wire import (
@@ -25,7 +26,6 @@ from octavo.proto.bookie_wire import (
     MAX_ENTRIES_PER_FRAME,
     MAX_FRAME_BYTES,
     TARGET_FRAME_BYTES,
-    VERSION,
     Flags,
     Frame,
     FrameType,
@@ -35,7 +35,6 @@ from octavo.proto.bookie_wire import (
     encode_frame,
 )
 from octavo.proto.endpoints import dial_framed
-from octavo.proto.errors import status_error
 from octavo.proto.framed import FramedConnection
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -44,10 +43,7 @@ from octavo.runtime.errors import (
     InvalidRequest,
     OctavoError,
     RequestTimedOut,
-    UnsupportedVersion,
-    WrongCluster,
 )
-from octavo.runtime.ids import Member
 from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
 
@@ -66,58 +62,6 @@ _REPLY_TO = {
     FrameType.WRITE_LAC: FrameType.WRITE_LAC_REPLY,
     FrameType.ADD: FrameType.ADD_REPLY,
 }
-
-
-class AddLane(Protocol):
-    """Where the outcome of a run goes: one slot of one handle, in one generation."""
-
-    @property
-    def incarnation(self) -> bytes:
-        """Of the bookie the run is addressed to."""
-        ...
-
-    def confirmed(self, run: EntryRun) -> None:
-        """Every entry of the run is durable at the bookie."""
-        ...
-
-    def answered(self, run: EntryRun, statuses: Sequence[int]) -> None:
-        """The bookie answered per entry, not all of them OK."""
-        ...
-
-    def failed(self, run: EntryRun, status: Status) -> None:
-        """No answer: TIMEOUT, DISCONNECTED or WRONG_INCARNATION."""
-        ...
-
-
-class _Queued:
-    """A run in a queue or in a frame."""
-
-    __slots__ = ("lane", "run", "since")
-
-    def __init__(self, lane: AddLane, run: EntryRun, since: float) -> None:
-        self.lane = lane
-        self.run = run
-        self.since = since
-
-
-class _AddFrame:
-    """An ADD frame that waits for its reply."""
-
-    __slots__ = ("count", "items", "sent_at", "total_bytes")
-
-    def __init__(self, items: list[_Queued], count: int, total_bytes: int, sent_at: float) -> None:
-        self.items = items
-        self.count = count
-        self.total_bytes = total_bytes
-        self.sent_at = sent_at
-
-
-class _Call:
-    __slots__ = ("deadline", "future")
-
-    def __init__(self, future: asyncio.Future[Frame], deadline: float) -> None:
-        self.future = future
-        self.deadline = deadline
 
 
 class BookieChannel:
@@ -149,7 +93,7 @@ class BookieChannel:
         self.purpose = purpose
         self.in_flight_bytes = 0
         self._config = config
-        self._cluster_id = cluster_id
+        self._greeting = Greeting(config.client_name, cluster_id, bookie_id)
         self._clock = clock
         self._now = now
         self._on_dirty = on_dirty
@@ -162,9 +106,9 @@ class BookieChannel:
         self._connection: FramedConnection | None = None  # after its hello
         self._incarnation = b""
         self._next_id = 1
-        self._frames: dict[int, _AddFrame] = {}
-        self._calls: dict[int, _Call] = {}
-        self._queue: deque[_Queued] = deque()
+        self._frames: dict[int, AddFrame] = {}
+        self._calls: dict[int, PendingCall] = {}
+        self._queue: deque[QueuedRun] = deque()
         self._waiting: dict[Callable[[], None], None] = {}  # called once when ready
         self._retired: list[tuple[FramedConnection, float]] = []  # and when to close them
         self._closed = False
@@ -183,7 +127,7 @@ class BookieChannel:
 
     def enqueue(self, lane: AddLane, run: EntryRun) -> None:
         """Queue a run; the pool flushes at the end of this loop turn."""
-        self._queue.append(_Queued(lane, run, self._now()))
+        self._queue.append(QueuedRun(lane, run, self._now()))
         self._on_dirty(self)
 
     def flush(self) -> None:
@@ -201,7 +145,7 @@ class BookieChannel:
                 continue
             request_id = self._next_id
             self._next_id += 1
-            self._frames[request_id] = _AddFrame(items, count, total, items[0].since)
+            self._frames[request_id] = AddFrame(items, count, total, items[0].since)
             self.in_flight_bytes += total
             connection.send(
                 encode_add_runs(
@@ -212,9 +156,9 @@ class BookieChannel:
                 )
             )
 
-    def _take_frame(self) -> tuple[list[_Queued], int, int]:
+    def _take_frame(self) -> tuple[list[QueuedRun], int, int]:
         queue = self._queue
-        items: list[_Queued] = []
+        items: list[QueuedRun] = []
         count = total = 0
         while queue:
             item = queue[0]
@@ -269,14 +213,14 @@ class BookieChannel:
         request_id = self._next_id
         self._next_id += 1
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._calls[request_id] = _Call(future, deadline)
+        self._calls[request_id] = PendingCall(future, deadline)
         try:
             connection.send(build(request_id))
             frame = await future
         finally:
             self._calls.pop(request_id, None)
         if frame.type == FrameType.ERROR:
-            raise _error_of(frame, self.bookie_id)
+            raise error_of(frame, self.bookie_id)
         if frame.type != wanted:
             raise InvalidRequest(
                 f"{self.bookie_id} sent type {frame.type} where a {wanted.name} was asked for"
@@ -386,47 +330,19 @@ class BookieChannel:
                 "address of a bookie",
             )
             try:
-                connection.send([self._hello()])
+                connection.send([self._greeting.frame(self.purpose)])
                 reply = await hello
             except BaseException:
                 connection.abort()
                 raise
         try:
-            self._incarnation = self._check_hello(reply)
+            self._incarnation = self._greeting.check(reply, self.address)
         except OctavoError:
             connection.abort()
             raise
         connection.allow_frames(MAX_FRAME_BYTES, eager_bytes=READ_REPLY_EAGER_BYTES)
         connection.start_keepalive()
         self._connection = connection
-
-    def _hello(self) -> bytes:
-        body = bookie_pb2.Hello(
-            protocol_version=VERSION,
-            cluster_id=self._cluster_id,
-            client_name=self._config.client_name,
-            purpose=self.purpose,
-        ).SerializeToString()
-        return encode_frame(FrameType.HELLO, 0, body)
-
-    def _check_hello(self, frame: Frame) -> bytes:
-        """The incarnation of the bookie that answered; raises when it is not the one expected."""
-        if frame.type == FrameType.ERROR:
-            raise _error_of(frame, self.bookie_id)
-        if frame.type != FrameType.HELLO_REPLY:
-            raise InvalidRequest(f"{self.address} answered hello with type {frame.type}")
-        try:
-            reply = parse_body(bookie_pb2.HelloReply, frame.body)
-            incarnation = Member.parse(f"{reply.bookie_id}@{reply.incarnation}").incarnation
-        except ValueError as error:
-            raise InvalidRequest(f"{self.address} sent a broken hello: {error}") from error
-        if reply.protocol_version != VERSION:
-            raise UnsupportedVersion(f"{self.address} speaks version {reply.protocol_version}")
-        if reply.bookie_id != self.bookie_id:
-            raise BookieUnavailable(f"{self.address} is {reply.bookie_id}, not {self.bookie_id}")
-        if self._cluster_id and reply.cluster_id != self._cluster_id:
-            raise WrongCluster(f"{self.address} belongs to cluster {reply.cluster_id}")
-        return incarnation.bytes
 
     # --- replies ---
 
@@ -437,14 +353,14 @@ class BookieChannel:
             if call is not None and not call.future.done():
                 call.future.set_result(frame)
             elif call is None and frame.type == FrameType.ERROR:
-                _log.warning("connection to %s: %s", self.bookie_id, _error_of(frame, "bookie"))
+                _log.warning("connection to %s: %s", self.bookie_id, error_of(frame, "bookie"))
             return
         self.in_flight_bytes -= sent.total_bytes
         if frame.type == _ADD_REPLY and frame.flags & Flags.ALL_OK:
             for item in sent.items:
                 item.lane.confirmed(item.run)
         else:
-            self._answer(sent, self._statuses(frame, sent.count))
+            sent.answer(self._statuses(frame, sent.count))
         if self._queue:
             self._on_dirty(self)
 
@@ -460,13 +376,6 @@ class BookieChannel:
         except OctavoError as error:
             _log.error("bookie %s: %s", self.bookie_id, error)
             return [Status.INTERNAL] * count
-
-    def _answer(self, sent: _AddFrame, statuses: list[int]) -> None:
-        position = 0
-        for item in sent.items:
-            end = position + len(item.run.lengths)
-            item.lane.answered(item.run, statuses[position:end])
-            position = end
 
     def _on_closed(self, connection: FramedConnection, error: OctavoError | None) -> None:
         if connection is not self._connection:
@@ -491,7 +400,7 @@ class BookieChannel:
                 break
             del self._frames[request_id]
             self.in_flight_bytes -= sent.total_bytes
-            self._fail_items(sent.items, Status.TIMEOUT)
+            fail_runs(sent.items, Status.TIMEOUT)
         while self._queue and self._queue[0].since <= limit:  # W-10: the budget stayed used up
             item = self._queue.popleft()
             item.lane.failed(item.run, Status.TIMEOUT)
@@ -512,22 +421,9 @@ class BookieChannel:
             if not call.future.done():
                 call.future.set_exception(error)
         for sent in frames.values():
-            self._fail_items(sent.items, status)
+            fail_runs(sent.items, status)
         self._fail_queue(status)
 
     def _fail_queue(self, status: Status) -> None:
         items, self._queue = self._queue, deque()
-        self._fail_items(items, status)
-
-    @staticmethod
-    def _fail_items(items: Sequence[_Queued] | deque[_Queued], status: Status) -> None:
-        for item in items:
-            item.lane.failed(item.run, status)
-
-
-def _error_of(frame: Frame, bookie_id: str) -> OctavoError:
-    try:
-        reply = parse_body(bookie_pb2.ErrorReply, frame.body)
-    except InvalidRequest:
-        return BookieUnavailable(f"{bookie_id} sent an unreadable error")
-    return status_error(reply.status, f"{bookie_id}: {reply.cause}", hint=reply.hint)
+        fail_runs(items, status)

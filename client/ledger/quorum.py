@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from octavo.client.ledger import quorum_slots
 from octavo.client.ledger.quorum_actions import (
     Action,
     ChooseReplacements,
@@ -32,6 +33,7 @@ from octavo.client.ledger.quorum_actions import (
     StopReason,
     WriteLac,
 )
+from octavo.client.ledger.quorum_slots import Slot, distinct
 from octavo.client.ledger.tally import AckTally, ack_reachable, write_set
 from octavo.metadata.ledger_record import Quorum
 from octavo.proto.bookie_wire import Status
@@ -39,31 +41,6 @@ from octavo.runtime.ids import NO_ENTRY, EntryId, Member
 from octavo.runtime.invariant import invariant
 
 _NOTHING: Sequence[Action] = ()
-
-_STOPPING = {
-    Status.FENCED: StopReason.FENCED,
-    Status.UNAUTHORIZED: StopReason.FENCED,
-    Status.CONFLICT: StopReason.CONFLICT,
-}
-_RETRY_SAME_SLOT = frozenset({Status.NOT_ADMITTED_RETRY, Status.OVERLOADED, Status.NOT_READY})
-_REJECTED = frozenset({Status.BAD_DIGEST, Status.TOO_LARGE, Status.BAD_VERSION, Status.BAD_REQUEST})
-_ALWAYS_REPLACED = frozenset({Status.READONLY, Status.DISK_FULL, Status.WRONG_INCARNATION})
-_NO_QUARANTINE = _ALWAYS_REPLACED
-
-
-class _Slot:
-    """What the handle knows of one slot besides its marks."""
-
-    __slots__ = ("failure", "generation", "member", "refused", "rejected", "retry_at", "since")
-
-    def __init__(self, member: Member, generation: int) -> None:
-        self.member = member
-        self.generation = generation
-        self.failure: FailedSlot | None = None
-        self.refused = False  # the shell keeps refused entries, to send them at `retry_at`
-        self.retry_at = 0.0
-        self.since: float | None = None  # refused without a success since then
-        self.rejected = False  # the bytes were rejected once already
 
 
 class QuorumCore:
@@ -87,7 +64,7 @@ class QuorumCore:
         domains: Sequence[str] = (),
     ) -> None:
         invariant(len(members) == quorum.ensemble, "ensemble has another size than E")
-        invariant(_distinct(members), "a bookie appears twice in an ensemble")
+        invariant(distinct(members), "a bookie appears twice in an ensemble")
         self.quorum = quorum
         self.limits = limits or QuorumLimits()
         self.lap: EntryId = NO_ENTRY
@@ -104,7 +81,7 @@ class QuorumCore:
         self.sent_lac: EntryId = NO_ENTRY
         """Highest LAC that members learned, by an entry's header or explicitly."""
         self._tally = AckTally(quorum, domains=domains, min_domains=self.limits.min_domains_for_ack)
-        self._slots = [_Slot(member, 0) for member in members]
+        self._slots = [Slot(member, 0) for member in members]
         self._generation = 0
         self._active: tuple[int, ...] = tuple(range(quorum.ensemble))
         self._proposed: dict[int, Member] = {}
@@ -112,7 +89,7 @@ class QuorumCore:
         self._lengths: deque[int] = deque()  # cumulative length of each pending entry
         self._stamps: deque[tuple[int, float]] = deque()  # (first entry added at, time)
         self._next_change_at = now
-        self._full_burst_at = now  # when `change_burst` changes are free again
+        self._budget = quorum_slots.ChangeBudget(now)
         self._idle_since = now
         self._unreachable_since: float | None = None
         self._lap_at_tick: EntryId = NO_ENTRY
@@ -209,19 +186,19 @@ class QuorumCore:
         state = self._slots[slot]
         if state.generation != generation or self.state is HandleState.STOPPED:
             return _NOTHING
-        reason = _STOPPING.get(status)
+        reason = quorum_slots.STOPPING.get(status)
         if reason is not None:
             return self._stop(reason, f"{state.member} answered {status.name}")
         if state.failure is not None:
             return _NOTHING
-        if status in _REJECTED:
+        if status in quorum_slots.REJECTED:
             if state.rejected:
                 return self._stop(
                     StopReason.REJECTED, f"{state.member} answered {status.name} twice"
                 )
             state.rejected = True
             return [RetrySlot(slot, generation, new_connection=True)]
-        if status in _RETRY_SAME_SLOT:
+        if status in quorum_slots.RETRY_SAME_SLOT:
             return self._retry_later(slot, status, now)
         return self.slot_failed(slot, generation, status, now)
 
@@ -233,7 +210,7 @@ class QuorumCore:
         stale = state.generation != generation or state.failure is not None
         if stale or self.state is HandleState.STOPPED:
             return _NOTHING
-        avoid = status not in _NO_QUARANTINE
+        avoid = status not in quorum_slots.NO_QUARANTINE
         state.failure = FailedSlot(slot, state.member, status, avoid, now)
         state.refused = False
         self._refresh_active()
@@ -269,7 +246,8 @@ class QuorumCore:
         if self.state is HandleState.STOPPED or not self.changing:
             return _NOTHING
         actions = self._revive(revived)
-        if chosen and not self._may_change(now):
+        if chosen and (allowed_at := self._budget.take(self.limits, now)) is not None:
+            self._next_change_at = allowed_at
             self.changing = False
             self._sweep()
             return actions
@@ -282,7 +260,7 @@ class QuorumCore:
         for slot, member in chosen.items():
             invariant(self._slots[slot].failure is not None, "replacing a healthy slot")
             members[slot] = member
-        invariant(_distinct(members), "a bookie appears twice in an ensemble")
+        invariant(distinct(members), "a bookie appears twice in an ensemble")
         start = EntryId(self.lac + 1)
         invariant(start >= self.last_key, "C-3: ensemble change below the last key")
         self._proposed = dict(chosen)
@@ -378,7 +356,7 @@ class QuorumCore:
         invariant(len(self._lengths) == self.pending, "one length per pending entry")
         invariant(self.last_key <= self.lac + 1, "C-3: last key above the LAC's successor")
         invariant(self.lac_length <= self.length, "confirmed length above the length")
-        invariant(_distinct(self.ensemble), "a bookie appears twice in an ensemble")
+        invariant(distinct(self.ensemble), "a bookie appears twice in an ensemble")
         healthy = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
         invariant(self._active == healthy, "active slots are the healthy ones")
         self._tally.validate(self.lap)
@@ -444,17 +422,7 @@ class QuorumCore:
             return False
         failed = self.failed
         tolerable = ack_reachable({f.slot for f in failed}, self.quorum)
-        return tolerable and not any(f.status in _ALWAYS_REPLACED for f in failed)
-
-    def _may_change(self, now: float) -> bool:
-        """Take one from the budget of changes, a token bucket; else set when to ask again."""
-        interval_s = self.limits.change_interval_s
-        allowed_at = self._full_burst_at - (self.limits.change_burst - 1) * interval_s
-        if now < allowed_at:
-            self._next_change_at = allowed_at
-            return False
-        self._full_burst_at = max(self._full_burst_at, now) + interval_s
-        return True
+        return tolerable and not any(f.status in quorum_slots.ALWAYS_REPLACED for f in failed)
 
     def _revive(self, slots: Sequence[int]) -> list[Action]:
         if not slots:
@@ -488,7 +456,7 @@ class QuorumCore:
         self._generation += 1
         self._unreachable_since = None
         for index, member in members.items():
-            fresh = _Slot(member, self._generation)
+            fresh = Slot(member, self._generation)
             self._slots[index] = fresh
             self._tally.forget(index, self.lac, (domains or {}).get(index))
         self._refresh_active()
@@ -517,12 +485,8 @@ class QuorumCore:
             slot.retry_at = now + self.limits.refusal_retry_s
         return _NOTHING
 
-    def _retry_due(self, index: int, slot: _Slot, now: float) -> Sequence[Action]:
+    def _retry_due(self, index: int, slot: Slot, now: float) -> Sequence[Action]:
         if not slot.refused or now < slot.retry_at or slot.failure is not None:
             return _NOTHING
         slot.refused = False
         return [RetrySlot(index, slot.generation, new_connection=False)]
-
-
-def _distinct(members: Sequence[Member]) -> bool:
-    return len({member.bookie_id for member in members}) == len(members)

@@ -18,6 +18,7 @@ from octavo.client.ledger.quorum_actions import (
     StopReason,
     WriteLac,
 )
+from octavo.client.ledger.quorum_slots import ChangeBudget
 from octavo.metadata.ledger_record import Quorum
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.errors import InvariantViolation
@@ -472,3 +473,12 @@ def test_an_ensemble_never_holds_a_bookie_twice() -> None:
     core.slot_failed(0, 0, Status.TIMEOUT, 0.0)
     with pytest.raises(InvariantViolation):
         core.replacements({0: B}, 0.0)
+
+
+def test_the_budget_of_changes_is_a_burst_and_then_one_per_interval() -> None:
+    limits = QuorumLimits(change_burst=3, change_interval_s=5.0)
+    budget = ChangeBudget(100.0)
+    assert [budget.take(limits, 100.0) for _ in range(4)] == [None, None, None, 105.0]
+    assert budget.take(limits, 104.9) == 105.0
+    assert [budget.take(limits, 105.0), budget.take(limits, 105.0)] == [None, 110.0]
+    assert [budget.take(limits, 1000.0) for _ in range(4)] == [None, None, None, 1005.0]
