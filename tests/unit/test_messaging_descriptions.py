@@ -1,0 +1,48 @@
+"""What administration answers, read from replies: order kept, the unknown is None."""
+
+from __future__ import annotations
+
+from octavo.client.messaging.api.descriptions import (
+    BookieDescription,
+    PartitionDescription,
+    bookie_of,
+    ledger_of,
+    topic_of,
+)
+from octavo.proto import broker_pb2 as pb
+from octavo.proto import records_pb2
+
+BOOKIE = pb.BookieInfo(
+    bookie_id="b1", incarnation="i1", wire_address="h:1", control_address="h:2", state="rw"
+)
+
+
+def test_partitions_are_in_order_and_an_owner_nobody_knows_is_empty() -> None:
+    info = pb.TopicInfo(name="t", topic_id=b"\x01\xff", created_ms=7, config={"segment.ms": "5"})
+    info.partitions.add(partition=1)
+    info.partitions.add(partition=0, owner_id="o", owner_address="h:3")
+    found = topic_of(info)
+    assert found.partitions == (
+        PartitionDescription(0, "o", "h:3"),
+        PartitionDescription(1, "", ""),
+    )
+    assert (found.name, found.topic_id, found.created_ms) == ("t", "01ff", 7)
+    assert found.config == {"segment.ms": "5"}
+
+
+def test_a_bookie_is_read_field_by_field() -> None:
+    assert bookie_of(BOOKIE) == BookieDescription("b1", "i1", "h:1", "h:2", "rw")
+
+
+def test_an_open_ledger_has_no_last_entry_and_an_empty_closed_one_has() -> None:
+    record = records_pb2.LedgerRecord(ledger_id=9, ensemble_size=3, write_quorum=3, ack_quorum=2)
+    record.fragments.add(first_entry=0, members=["b1@i1", "b2@i2"])
+    reply = pb.ShowLedgerReply(ledger_record=record.SerializeToString())
+    reply.holders.add(bookie_id="b1", incarnation="i1", reachable=False, error="refused")
+    found = ledger_of(reply)
+    assert (found.ledger_id, found.last_entry, found.length) == (9, None, None)
+    assert found.fragments[0].members == ("b1@i1", "b2@i2")
+    assert (found.holders[0].reachable, found.holders[0].error) == (False, "refused")
+    record.last_entry, record.length = -1, 0
+    closed = ledger_of(pb.ShowLedgerReply(ledger_record=record.SerializeToString()))
+    assert (closed.last_entry, closed.length) == (-1, 0)
