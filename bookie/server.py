@@ -105,7 +105,8 @@ class BookieServer:
     @property
     def store(self) -> BookieStore:
         """The store requests go to."""
-        return self._open.store
+        opened = self._opened  # each frame asks: no hop through `_open`
+        return opened.store if opened is not None else self._open.store
 
     @property
     def _open(self) -> OpenedStore:
@@ -150,7 +151,8 @@ class BookieServer:
     @property
     def crowded(self) -> bool:
         """True while adds should wait in their sockets."""
-        return self._boot.journal.fill() > CROWDED_FILL
+        opened = self._opened or self._open
+        return opened.booted.journal.fill() > CROWDED_FILL
 
     def wait_uncrowded(self, session: Session) -> None:
         """Resume `session` when the journal's queue has drained."""

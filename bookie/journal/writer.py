@@ -94,7 +94,11 @@ def _batch_size(records: int, nbytes: int) -> int:
 
 
 def _batch_bytes(items: list[JournalItem]) -> int:
-    return _batch_size(sum(item.records for item in items), sum(item.nbytes for item in items))
+    records = nbytes = 0
+    for item in items:  # a frame less per item than a generator takes
+        records += item.records
+        nbytes += item.nbytes
+    return _batch_size(records, nbytes)
 
 
 class JournalWriter:

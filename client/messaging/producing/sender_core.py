@@ -305,24 +305,14 @@ class SenderCore:
         """Send what may be sent, in order."""
         if self.fatal is not None or partition.ended:
             return
-        items = partition.in_flight
-        waiting = any(item.state is State.WAITING for item in items)
-        if waiting and not partition.owner and not partition.finding:
-            partition.finding = True  # also during back-off: the answer is there when it ends
-            avoid = partition.last_owner if partition.failures else ""
-            self._actions.append(FindOwner(partition, avoid))
-        if partition.muted and (
-            now_s < partition.retry_at_s or any(item.state is State.SENT for item in items)
-        ):
+        waiting, sent, parked = _by_state(partition.in_flight)
+        if waiting and not partition.owner:
+            self._want_owner(partition)
+        if partition.muted and (now_s < partition.retry_at_s or sent):
             return
-        held = self._resetting or bool(partition.holes)
-        held = held or any(item.state is State.PARKED for item in items)
-        sendable = [
-            item
-            for item in items
-            if item.state is State.WAITING and (item.base_sequence >= 0 or not held)
-        ]
-        if not sendable:
+        if parked or partition.holes or self._resetting:  # nothing is numbered behind a hole
+            waiting = [item for item in waiting if item.base_sequence >= 0]
+        if not waiting:
             return
         if self.settings.idempotent and self.producer_id < 0:
             if not self._asked_identity:
@@ -334,9 +324,15 @@ class SenderCore:
         partition.muted = False
         partition.retry_at_s = 0.0
         partition.last_owner = partition.owner
-        sent = sum(item.state is State.SENT for item in items)
-        for item in sendable[: max(self._window(partition) - sent, 0)]:
+        for item in waiting[: max(self._window(partition) - sent, 0)]:
             self._send(item, now_s)
+
+    def _want_owner(self, partition: Partition) -> None:
+        """Look for it also during back-off: the answer is there when that ends."""
+        if not partition.finding:
+            partition.finding = True
+            avoid = partition.last_owner if partition.failures else ""
+            self._actions.append(FindOwner(partition, avoid))
 
     def _send(self, item: InFlight, now_s: float) -> None:
         partition = item.partition
@@ -572,3 +568,18 @@ def _int_detail(error: OctavoError, name: str) -> int | None:
         return int(error.details[name])
     except (KeyError, ValueError):
         return None
+
+
+def _by_state(items: Iterable[InFlight]) -> tuple[list[InFlight], int, bool]:
+    """Those that wait, how many are sent, and whether any is parked."""
+    waiting: list[InFlight] = []
+    sent = 0
+    parked = False
+    for item in items:
+        if item.state is State.WAITING:
+            waiting.append(item)
+        elif item.state is State.SENT:
+            sent += 1
+        else:
+            parked = True
+    return waiting, sent, parked
