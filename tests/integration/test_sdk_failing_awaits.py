@@ -57,7 +57,7 @@ NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "owner")
 """Bulk sends and what only readers await."""
 NEVER_SUSPEND = ("await channel.close()",)
 """Its calls are cancelled by then, so there is nothing to wait for."""
-ATTEMPTS_MAX = 6
+ATTEMPTS_MAX = 15
 """How often a site is tried that no run came to."""
 SITES_MIN = 75
 """Chains of awaits that are struck; 87 when written."""

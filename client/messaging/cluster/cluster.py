@@ -55,6 +55,8 @@ REDIRECTS_MAX = 20
 """Longest chain of Lookup redirects that is followed."""
 ATTEMPT_TIMEOUT_S = 5.0
 """One try against one broker when any broker will do; then the next is asked."""
+ATTEMPT_MIN_S = 0.02
+"""An attempt with less time than this would only say that it had none."""
 SEARCH_PAUSE_S = 0.2
 """Pause between two looks for a partition whose owner does not answer: a successor is found this
 soon."""
@@ -471,7 +473,10 @@ class Cluster:
                     answered = error
                 if also is not None and isinstance(error, also):
                     self.say_waiting(error.cause, deadline)
+                last = error
             await self.clock.sleep(delay)
+            if deadline.left_s() < ATTEMPT_MIN_S:  # it slept longer than it was told
+                raise with_answer(last, answered) from last.__cause__
 
     async def refresh_quietly(self, name: str, timeout_s: float = ATTEMPT_TIMEOUT_S) -> None:
         """Warm the cache; a failure only means that the next use asks again."""

@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from octavo.client.messaging.api.forking import foreign_client
 from octavo.client.messaging.producing.sections import Section, suspended
@@ -106,6 +106,20 @@ class Handover(Generic[T]):
         self.results = []
 
 
+def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What no callback handled, as loops report it; but nothing of gRPC's late events.
+
+    gRPC hands the events of all loops of a process to one of them, which passes them on: one that
+    comes for a loop that is closed by then (another client that ended) is nobody's. Each event is
+    announced on its own, so those behind it are not held up.
+    """
+    if str(context.get("exception")) == "Event loop is closed" and "PollerCompletionQueue" in str(
+        context.get("message")
+    ):
+        return
+    loop.default_exception_handler(context)
+
+
 class LoopThread:
     """Starts lazily; `run` from any thread but its own."""
 
@@ -160,6 +174,7 @@ class LoopThread:
                 keep_standard_descriptors()
                 tune_malloc()
                 loop = self._new_loop()
+                loop.set_exception_handler(unhandled)
                 thread = threading.Thread(
                     target=self._serve, args=(loop,), name=self._name, daemon=True
                 )
