@@ -24,6 +24,7 @@ from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe
 from octavo.metadata.version_floor import VersionFloor
 from octavo.proto import records_pb2
+from octavo.proto.segments import Segment
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -42,6 +43,7 @@ from octavo.runtime.telemetry import get_logger
 __all__ = [
     "PartitionCatalog",
     "PartitionState",
+    "Segment",
     "Topic",
     "TopicCatalog",
     "TrashedLedger",
