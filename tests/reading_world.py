@@ -20,7 +20,7 @@ T = TypeVar("T")
 REQUEST_S = 0.6
 CALL_S = 10.0
 """Any one call of the caller: the request timeout, with room for a busy machine."""
-ATTEMPTS_MAX = 15
+ATTEMPTS_MAX = 6
 BATCHES, PER_BATCH = 8, 3
 
 

@@ -27,6 +27,9 @@ SESSION_TIMEOUT_S = 1.2
 class MetadataHarness(Protocol):
     """One implementation with its server and its faults."""
 
+    session_timeout_s: float
+    """Of stores that connect from now on."""
+
     async def connect(self) -> MetadataStore:
         """A store with its own session."""
         ...
@@ -71,6 +74,7 @@ class MemoryHarness:
     """The in-memory model, by its own fault switches."""
 
     def __init__(self) -> None:
+        self.session_timeout_s = SESSION_TIMEOUT_S  # no session of the model ends by itself
         self._cluster = MemoryCluster()
         self._stores: list[MemoryStore] = []
 
@@ -128,6 +132,7 @@ class _NetworkHarness:
     def __init__(self) -> None:
         self._proxies: dict[int, TcpProxy] = {}  # id(store) -> its proxy
         self._stores: list[MetadataStore] = []
+        self.session_timeout_s = SESSION_TIMEOUT_S
 
     async def connect(self) -> MetadataStore:
         proxy = await TcpProxy("127.0.0.1", self._port()).start()
@@ -197,7 +202,7 @@ class EmbeddedHarness(_NetworkHarness):
         store = EmbeddedStore(
             address,
             client_name="contract",
-            session_timeout_s=SESSION_TIMEOUT_S,
+            session_timeout_s=self.session_timeout_s,
             clock=SystemClock(),
             entropy=SystemEntropy(),
         )
@@ -243,7 +248,7 @@ class ZookeeperHarness(_NetworkHarness):
         return self._server_port
 
     async def _connect_to(self, address: str) -> MetadataStore:
-        store = ZookeeperStore(address, session_timeout_s=SESSION_TIMEOUT_S)
+        store = ZookeeperStore(address, session_timeout_s=self.session_timeout_s)
         await store.start()
         return store
 

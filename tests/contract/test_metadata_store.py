@@ -257,18 +257,12 @@ async def test_m1_compare_and_set_loses_no_update(
     assert await store.get(key) == Versioned(b"40", 40)
 
 
-async def test_id1_fetch_add_is_unique_and_dense(
-    store: MetadataStore, other: MetadataStore, root: str
-) -> None:
-    calls = [s.fetch_add(f"{root}/n") for s in (store, other) * 40]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    drawn = sorted(answer for answer in answers if isinstance(answer, int))
-    lost = [answer for answer in answers if not isinstance(answer, int)]
-    # A session of 1.2 s can be lost on a busy machine: a number whose reply was lost is burned.
-    assert all(isinstance(answer, UnknownOutcome) for answer in lost), lost
-    assert len(set(drawn)) == len(drawn)
-    assert set(drawn) <= set(range(1, 81))
-    assert len(set(range(1, max(drawn) + 1)) - set(drawn)) <= len(lost)
+async def test_id1_fetch_add_is_unique_and_dense(harness: MetadataHarness, root: str) -> None:
+    """With sessions that a busy machine does not lose: a lost reply may burn a number."""
+    harness.session_timeout_s = 30.0
+    stores = (await harness.connect(), await harness.connect())
+    drawn = await asyncio.gather(*(s.fetch_add(f"{root}/n") for s in stores * 40))
+    assert sorted(drawn) == list(range(1, 81))
 
 
 async def test_fetch_add_of_one_session_increases(store: MetadataStore, root: str) -> None:
