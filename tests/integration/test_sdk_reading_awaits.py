@@ -382,11 +382,23 @@ class Sweep:
     async def strike(self, fault: str) -> None:
         """Each site at its first occurrence, where results may be lost its second and last, too.
 
-        One that no run came to, for answers came in another order, is tried again.
+        One that no run came to, for answers came in another order, is tried again; so is the look
+        for sites, since on a busy machine a scene may end before one of them.
         """
         await self.runs([(name, None) for name in SCENES], "none")  # warm
-        found = await self.runs([(name, None) for name in SCENES for _ in range(2)], "none")
         steps: dict[Step, str] = {}
+        await self._find(steps, fault, looks=2)
+        for attempt in range(SWEEPS_MAX):
+            open_ = [(name, step) for step, name in steps.items() if step not in self.struck]
+            self.planned = [item for item in open_ if not attempt or item[1].occurrence == 1]
+            await self.runs(self.planned, fault)
+            if not self.missed():
+                return
+            await self._find(steps, fault, looks=1)
+
+    async def _find(self, steps: dict[Step, str], fault: str, *, looks: int) -> None:
+        """Add the sites that scenes without a fault come to, and the scene of each."""
+        found = await self.runs([(name, None) for name in SCENES for _ in range(looks)], "none")
         for run in found:
             for site, count in run.watch.seen.items():
                 if all(file == __file__ for file, _ in site):
@@ -399,12 +411,6 @@ class Sweep:
                 times = {1} if dear else {1, min(2, count), count}
                 for occurrence in times:
                     steps.setdefault(Step(site, occurrence), run.name)
-        for attempt in range(SWEEPS_MAX):
-            open_ = [(name, step) for step, name in steps.items() if step not in self.struck]
-            self.planned = [item for item in open_ if not attempt or item[1].occurrence == 1]
-            await self.runs(self.planned, fault)
-            if not self.missed():
-                return
 
     def missed(self) -> list[str]:
         """Awaits of the reading half that the fault did not strike."""
