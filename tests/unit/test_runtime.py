@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 
 import pytest
+import uvloop
 
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.config import FrozenSettings
@@ -18,6 +22,7 @@ from octavo.runtime.errors import ConfigError, InvariantViolation
 from octavo.runtime.ids import Member
 from octavo.runtime.invariant import invariant
 from octavo.runtime.malloc import tune_malloc
+from octavo.runtime.process import STOP_SIGNALS, handled_signals
 from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
 
@@ -162,3 +167,48 @@ def test_disk_reads_only_what_was_written_of_a_preallocated_file(tmp_path: pathl
     data = disk.read(path)
     assert data.rstrip(b"\0") == b"x" * 10_000
     appender.close()
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+@pytest.mark.parametrize("fails", [False, True])
+def test_ctrl_c_works_again_after_a_loop_handled_it(
+    run: Callable[[Coroutine[None, None, None]], None], *, fails: bool
+) -> None:
+    """A loop that is closed leaves a handler behind that does nothing."""
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+
+    async def body() -> None:
+        told = asyncio.Event()
+        with handled_signals(STOP_SIGNALS, told.set):
+            signal.raise_signal(signal.SIGTERM)
+            await told.wait()
+            if fails:
+                raise BrokenPipeError
+
+    with contextlib.nullcontext() if not fails else pytest.raises(BrokenPipeError):
+        run(body())
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_server_leaves_signals_as_it_found_them() -> None:
+    program = """
+import signal
+from octavo.runtime.process import run_server
+
+async def main(stop):
+    signal.raise_signal(signal.SIGTERM)
+    await stop.wait()
+    return 3
+
+assert run_server(main) == 3
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -7,7 +7,8 @@ import ctypes
 import gc
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import uvloop
@@ -42,6 +43,31 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def handled_signals(
+    numbers: tuple[signal.Signals, ...], on_signal: Callable[[], object]
+) -> Generator[None]:
+    """These signals call `on_signal` on the running loop; afterwards they do what they did.
+
+    A loop that is closed with handlers leaves its own behind (uvloop), and Ctrl-C would then do
+    nothing in whatever this process runs next.
+    """
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in before:
+            loop.add_signal_handler(number, on_signal)
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:  # None: not of Python, and nothing can bring it back
+                signal.signal(number, handler)
+
+
 def run_server(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main(stop)` on uvloop; SIGTERM and SIGINT set `stop`, a second one is not needed.
 
@@ -52,10 +78,8 @@ def run_server(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int
     async def body() -> int:
         stop = asyncio.Event()
         watch_loop(end_process)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        return await main(stop)
+        with handled_signals(STOP_SIGNALS, stop.set):
+            return await main(stop)
 
     keep_standard_descriptors()
     tune_malloc()

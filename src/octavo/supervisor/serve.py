@@ -17,6 +17,7 @@ from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import InvalidRequest, InvariantViolation, OctavoError
 from octavo.runtime.invariant import invariant
+from octavo.runtime.process import STOP_SIGNALS, handled_signals
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.unexpected import watch_loop
 from octavo.supervisor.cluster_file import ClusterFile
@@ -47,7 +48,6 @@ async def serve(
         stop.set()
 
     watch_loop(on_broken)
-    loop = asyncio.get_running_loop()
     listeners: list[Callable[[ClusterEvent], None]] = [on_event]
 
     def tell_all(event: ClusterEvent) -> None:
@@ -57,25 +57,27 @@ async def serve(
     supervisor = Supervisor(spec, clock=SystemClock(), entropy=SystemEntropy(), on_event=tell_all)
     requests: ControlServer | None = None
     tasks = TaskOwner("serve")
-    try:
-        if not await _start_unless_stopped(supervisor, stop):
-            return
-        requests = await _take_requests(supervisor, listeners)
-        on_up(supervisor.cluster)
-        loop.add_signal_handler(
-            signal.SIGHUP, lambda: tasks.spawn(supervisor.start_down(), name="start down")
-        )
-        if control:
-            tasks.spawn(_obey(supervisor, stop), name="control")
-        await stop.wait()
-        if broken:
-            raise InvariantViolation(f"the supervisor failed: {broken[0]!r}") from broken[0]
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
-        if requests is not None:
-            await requests.close()
-        await tasks.close()
-        await supervisor.stop()
+    starting = Starting(supervisor, stop)
+    with handled_signals(STOP_SIGNALS, starting.on_signal):
+        try:
+            if not await starting.run():
+                return
+            requests = await _take_requests(supervisor, listeners)
+            on_up(supervisor.cluster)
+            if control:
+                tasks.spawn(_obey(supervisor, stop), name="control")
+            with handled_signals(
+                (signal.SIGHUP,),
+                lambda: tasks.spawn(supervisor.start_down(), name="start down"),
+            ):
+                await stop.wait()
+            if broken:
+                raise InvariantViolation(f"the supervisor failed: {broken[0]!r}") from broken[0]
+        finally:
+            if requests is not None:
+                await requests.close()
+            await tasks.close()
+            await supervisor.stop()
 
 
 async def _take_requests(
@@ -111,33 +113,35 @@ async def _take_requests(
     return server
 
 
-async def _start_unless_stopped(supervisor: Supervisor, stop: asyncio.Event) -> bool:
-    """Start; False when a signal arrived first (the start is then taken back).
+class Starting:
+    """The start of a cluster, which a signal takes back; afterwards signals set `stop`."""
 
-    Leaves signal handlers behind that set `stop`.
-    """
-    loop = asyncio.get_running_loop()
-    me = asyncio.current_task()
-    invariant(me is not None, "serve() runs in a task")
-    starting = True
+    def __init__(self, supervisor: Supervisor, stop: asyncio.Event) -> None:
+        self._supervisor = supervisor
+        self._stop = stop
+        self._task: asyncio.Task[object] | None = None
+        """Who starts, for as long as it does."""
 
-    def on_signal() -> None:
-        stop.set()
-        if starting and me is not None:
-            me.cancel()
+    def on_signal(self) -> None:
+        """The handler of signals that stop."""
+        self._stop.set()
+        if self._task is not None:
+            self._task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    try:
-        await supervisor.start()
-    except asyncio.CancelledError:
-        if not stop.is_set() or me is None:
-            raise
-        me.uncancel()
-        return False
-    finally:
-        starting = False
-    return True
+    async def run(self) -> bool:
+        """Start; False when a signal arrived first (the start is then taken back)."""
+        me = self._task = asyncio.current_task()
+        invariant(me is not None, "serve() runs in a task")
+        try:
+            await self._supervisor.start()
+        except asyncio.CancelledError:
+            if not self._stop.is_set() or me is None:
+                raise
+            me.uncancel()
+            return False
+        finally:
+            self._task = None
+        return True
 
 
 async def _obey(supervisor: Supervisor, stop: asyncio.Event) -> None:
