@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from octavo.bookie.adds import AddPart, AddRequest, Reply
@@ -31,6 +30,7 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvariantViolation, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.workers import WorkerPool
 
 _log = get_logger("octavo.bookie.store")
 
@@ -87,7 +87,7 @@ class BookieStore:
         self._reads = 0
         self._polls = 0
         self._tasks = TaskOwner("bookie-store", self._on_task_failure)
-        self._executor = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="reader")
+        self._readers = WorkerPool("reader", config.reader_threads, config.reads_in_flight_max)
         self.stats = StoreStats()
         self._controls = Controls(journal, self._disk_full)
         self._undecided = UndecidedAdds(
@@ -119,7 +119,7 @@ class BookieStore:
         """End requests in flight; journal and index belong to the caller."""
         await self._tasks.close()
         await self._desk.close()
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._readers.close()
 
     def on_visible(self, items: list[JournalItem]) -> None:
         """The index answers for these items now (B-5)."""
@@ -152,8 +152,7 @@ class BookieStore:
         return ledger
 
     async def _load(self, ledger_id: int) -> Ledger:
-        loop = asyncio.get_running_loop()
-        state = await loop.run_in_executor(self._executor, self._index.ledger, ledger_id)
+        state = await self._readers.run(self._index.ledger, ledger_id)
         return self._table.install(ledger_id, state)
 
     # --- adds -------------------------------------------------------------------------------
@@ -367,11 +366,9 @@ class BookieStore:
 
     def _find(
         self, ledger_id: int, first: int, count: int, room: int, waiting: dict[int, Buffer]
-    ) -> asyncio.Future[ReadResult]:
+    ) -> Awaitable[ReadResult]:
         """On a reader thread: entries of the index, and those that it does not show yet."""
-        return asyncio.get_running_loop().run_in_executor(
-            self._executor, self._reader.read_run, ledger_id, first, count, room, waiting
-        )
+        return self._readers.run(self._reader.read_run, ledger_id, first, count, room, waiting)
 
     def _answer(self, ledger: Ledger, first: int, result: ReadResult, salvage: bool) -> ReadAnswer:
         status = result.status

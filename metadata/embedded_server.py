@@ -20,7 +20,6 @@ import pathlib
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -49,6 +48,7 @@ from octavo.runtime.errors import (
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
+from octavo.runtime.workers import WorkerPool
 
 T = TypeVar("T")
 _log = get_logger("octavo.metadata.embedded")
@@ -65,6 +65,9 @@ WATCHES_MAX = 100_000
 """Watched keys of one session."""
 STOP_GRACE_S = 0.2
 SEALED_BYTES_MAX = MAX_VALUE_BYTES + OVERHEAD_BYTES
+CALLS_WAITING_MAX = 1_024
+"""Operations that wait for the worker thread; streams beyond it wait before they hand theirs over.
+"""
 CHECK_PERIOD_S = 600.0
 """How often all records are read back and compared with their checksums."""
 CHECK_PAUSE_S = 0.02
@@ -145,7 +148,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         self._sessions: dict[int, _Session] = {}
         self._tasks = TaskOwner("embedded-metadata")
         self._keeper = TaskOwner("embedded-metadata leases", report_broken)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-metadata")
+        self._thread = WorkerPool("embedded-metadata", 1, CALLS_WAITING_MAX)
         self._tree: SqliteTree | None = None
         self._server: grpc.aio.Server | None = None
 
@@ -191,7 +194,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if self._tree is not None:
             await self._in_thread(self._tree.close)
             self._tree = None
-        self._thread.shutdown(wait=False)
+        await self._thread.close()
 
     async def expire_session(self, session_id: int) -> None:
         """End a session now, as if its lease had run out (operators and tests)."""
@@ -437,7 +440,7 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         return self._tree
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await self._thread.run(call)
 
 
 def _expected(write: wire.Put | wire.Delete) -> Version | None:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Generic, TypeVar
 
+from octavo.runtime.workers import Worker
+
 T = TypeVar("T")
 
 
@@ -27,10 +29,10 @@ class _Bridge(Generic[T]):
         self._room = asyncio.Semaphore(items_max)
         self._main: asyncio.Task[None] | None = None
         self._stopping = False  # touched by the loop's thread only
-        self._thread = threading.Thread(target=self._run, name="octavo-scan", daemon=True)
+        self._worker = Worker("octavo-scan", self._run, self._end)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -42,9 +44,12 @@ class _Bridge(Generic[T]):
             except BaseException as problem:  # noqa: BLE001 (handed to the consumer)
                 error = problem
             # Before the loop closes: whoever sees `_ended` false under the lock may still call it.
-            with self._changed:
-                self._ended, self._error = True, error
-                self._changed.notify()
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify()
 
     async def _pump(self) -> None:
         self._main = asyncio.current_task()
@@ -81,7 +86,7 @@ class _Bridge(Generic[T]):
         with self._changed:
             if not self._ended:
                 self._loop.call_soon_threadsafe(self._cancel)
-        self._thread.join()
+        self._worker.join()
 
     def _cancel(self) -> None:
         self._stopping = True

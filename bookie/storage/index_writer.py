@@ -13,6 +13,7 @@ from octavo.bookie.journal.segment import FooterBuilder
 from octavo.bookie.storage.index import EntryIndex, IndexApplier
 from octavo.runtime.clock import Clock
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.workers import Worker
 
 GROUPS_MAX = 256
 """Groups the index may lag behind the journal; beyond it the commit thread waits."""
@@ -69,15 +70,12 @@ class IndexWriter:
         self._stopping = False  # guarded by _condition
         self._footer = FooterBuilder()
         self._dirty = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("index-writer", self._run, on_failure)
         self._dead = False  # guarded by _condition
 
     def start(self) -> None:
         """Start the thread; the running loop receives callbacks."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="index-writer", daemon=True)
-        self._thread.start()
+        self._worker.start(asyncio.get_running_loop())
 
     def put(self, work: CommittedGroup | RetiredSegment) -> None:
         """Hand over durable work in stream order (commit thread); blocks while the index lags."""
@@ -92,27 +90,16 @@ class IndexWriter:
 
     def stop(self) -> None:
         """Apply what is queued, flush, end the thread (blocking)."""
-        if self._thread is None:
-            return
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
-        self._thread.join()
-
-    def _call_loop(self, function: Callable[..., None], argument: object) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(function, argument)
-        except RuntimeError:
-            return  # the loop is closed: nobody is left to tell
+        self._worker.join()
 
     def _run(self) -> None:
         try:
             while self._step():
                 pass
             self._index.flush()
-        except Exception as error:  # noqa: BLE001 - B-8: whatever failed, the process must stop
-            self._call_loop(self._on_failure, error)
         finally:
             with self._condition:
                 self._dead = True
@@ -165,7 +152,7 @@ class IndexWriter:
             return
         self._applier.commit(groups[-1].mark)
         self._dirty = True
-        self._call_loop(self._visible, [item for group in groups for item in group.items])
+        self._worker.tell(self._visible, [item for group in groups for item in group.items])
 
     def _visible(self, items: list[JournalItem]) -> None:
         """On the loop. What a callback left half done must not be served from: fail-stop."""
