@@ -31,15 +31,18 @@ from octavo.bookie.identity import (
 )
 from octavo.bookie.journal.durable_file import DURABLE_FILE, DurableFile
 from octavo.bookie.journal.item import CommittedGroup, RetiredSegment
+from octavo.bookie.journal.options import JournalOptions
 from octavo.bookie.journal.refusing import RefusingJournal
 from octavo.bookie.journal.replay import Evidence, Span, Verdict, judge, span_records
-from octavo.bookie.journal.segment import START, Position, Record, SegmentHeader
-from octavo.bookie.journal.writer import (
-    JournalOptions,
-    JournalWriter,
+from octavo.bookie.journal.segment import (
+    START,
+    Position,
+    Record,
+    SegmentHeader,
     segment_name,
     segment_number,
 )
+from octavo.bookie.journal.writer import JournalWriter
 from octavo.bookie.storage.frozen_index import FrozenIndex, add_unproven
 from octavo.bookie.storage.index import EntryIndex, IndexApplier
 from octavo.bookie.storage.suspected import SuspectedIndex

@@ -96,6 +96,8 @@ BAD: list[tuple[Rule, str]] = [
     (tidy_rules.one_place_dials_and_listens, "await asyncio.start_unix_server(f, 'a')\n"),
     (tidy_rules.one_place_dials_and_listens, "await loop.create_connection(f, 'a', 1)\n"),
     (tidy_rules.one_place_dials_and_listens, "await get_loop().create_server(f, 'a', 1)\n"),
+    (tidy_rules.one_place_starts_threads, "t = threading.Thread(target=f)\n"),
+    (tidy_rules.one_place_starts_threads, "with ThreadPoolExecutor(4) as pool:\n    pass\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept Exception:\n    pass\n"),
     (tidy_rules.no_assert_of_behaviour, "assert x > 0\n"),
     (tidy_rules.no_assert_of_behaviour, "assert queue.pop() is not None\n"),
@@ -117,6 +119,7 @@ GOOD: list[tuple[Rule, str]] = [
     (tidy_rules.no_dict_iteration_of_rocksdb, "for x in read_all(db):\n    pass\n"),
     (tidy_rules.no_unbounded_queue, "q = asyncio.Queue(MAX)\n"),
     (tidy_rules.one_place_dials_and_listens, "s = grpc_server(('a', 1))\n"),
+    (tidy_rules.one_place_starts_threads, "w = Worker('commit', f, g)\n"),
     (tidy_rules.no_swallowed_error, "try:\n    f()\nexcept KeyError:\n    pass\n"),
     (tidy_rules.no_assert_of_behaviour, "assert self._loop is not None\n"),
     (tidy_rules.no_assert_of_behaviour, "assert isinstance(batch, Batch)\n"),
@@ -126,6 +129,15 @@ GOOD: list[tuple[Rule, str]] = [
 @pytest.mark.parametrize(("rule", "text"), GOOD, ids=lambda value: getattr(value, "__name__", ""))
 def test_rule_lets_good_code_pass(rule: Rule, text: str) -> None:
     assert not list(rule(tidy_rules.parse("bookie/sample.py", text)))
+
+
+def test_who_may_start_threads_does() -> None:
+    """The list of exceptions may only become shorter."""
+    for path in tidy_rules.THREADS_ALLOWED:
+        text = (tidy_rules.ROOT / path).read_text(encoding="utf-8")
+        assert list(tidy_rules.one_place_starts_threads(tidy_rules.parse("bookie/a.py", text))), (
+            path
+        )
 
 
 def test_text_rules_find_what_they_are_for() -> None:

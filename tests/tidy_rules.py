@@ -216,6 +216,25 @@ def one_place_dials_and_listens(source: Source) -> Iterator[Complaint]:
             yield node.lineno, f"{name}: use proto.endpoints, the one place that dials and listens"
 
 
+THREADS_ALLOWED = {
+    "src/octavo/runtime/workers.py": "the place itself",
+    "client/messaging/sync/loop_thread.py": "the SDK's loop outlives forks and interpreter exits",
+    "client/messaging/sync/log_relay.py": "logs on while the SDK's loop is held up",
+    "src/octavo/cli/checkup.py": "asks the resolver, which may never answer, and leaves it behind",
+    "src/octavo/testing.py": "reads a child's output inside an application's own process",
+}
+"""Who starts threads, and why it is not a worker of a server."""
+
+
+def one_place_starts_threads(source: Source) -> Iterator[Complaint]:
+    """A thread has a name, an orderly end and somebody who hears of its failure."""
+    if not source.is_library or source.path in THREADS_ALLOWED:
+        return
+    for name, node in calls(source):
+        if name.rpartition(".")[2] in ("Thread", "Timer", "ThreadPoolExecutor"):
+            yield node.lineno, f"{name}: use runtime.workers, the one place that starts threads"
+
+
 def no_swallowed_error(source: Source) -> Iterator[Complaint]:
     """An error that is caught broadly is handled or reported."""
     for node in ast.walk(source.tree):
@@ -307,6 +326,7 @@ SOURCE_RULES: tuple[Rule, ...] = (
     no_dict_iteration_of_rocksdb,
     no_unbounded_queue,
     one_place_dials_and_listens,
+    one_place_starts_threads,
     no_swallowed_error,
     no_assert_of_behaviour,
     no_placeholder,

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from octavo.bookie.journal.segment import CONTROL, Position, RecordType, SegmentHeader
+from octavo.bookie.journal.segment import (
+    CONTROL,
+    Position,
+    Record,
+    RecordType,
+    SegmentHeader,
+)
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.disk import Appender
+
+JOIN_BELOW_BYTES = 8 * 1024
+"""Items whose entries are smaller on average are joined into one buffer: fewer iovecs, fewer crc
+calls."""
 
 OnDone = Callable[[Status], None]
 
@@ -78,3 +88,28 @@ class RetiredSegment(NamedTuple):
 
     header: SegmentHeader
     appender: Appender
+
+
+def body_of_items(items: list[JournalItem]) -> tuple[list[int], list[Buffer]]:
+    """Words and bytes of the items' records in order, for `encode_batch`; large ones uncopied."""
+    words: list[int] = []
+    data: list[Buffer] = []
+    for item in items:
+        for kind, ledger_id, value in item.controls:
+            words.append(kind << 24 | CONTROL.size)
+            data.append(CONTROL.pack(ledger_id, value))
+        entries = item.entries
+        words.extend(map(len, entries))
+        if item.run is not None:
+            data.append(item.run)
+        elif item.nbytes < JOIN_BELOW_BYTES * len(entries):
+            data.append(b"".join(entries))
+        else:
+            data.extend(entries)
+    return words, data
+
+
+def body_of_records(records: Sequence[Record]) -> tuple[list[int], list[Buffer]]:
+    """The same of records that a boot found, as they were."""
+    words = [record.type << 24 | len(record.data) for record in records]
+    return words, [record.data for record in records]

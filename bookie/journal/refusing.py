@@ -13,15 +13,13 @@ class RefusingJournal(JournalWriter):
     """Answers every item with DISK_FULL, in order; has no segment, no thread, no file."""
 
     def start(self) -> None:
-        """From now on items are answered."""
-        self._loop = asyncio.get_running_loop()
+        """Nothing to start: items are answered by the loop that submits them."""
 
     def submit(self, item: JournalItem) -> None:
         """Refuse an item, in a later turn of the loop as the real stream does."""
-        self.queued_records += item.records
-        self.queued_bytes += item.nbytes
-        assert self._loop is not None
-        self._loop.call_soon(self._acknowledge, [item], Status.DISK_FULL)
+        self._queue.submit(item)
+        items, _, _ = self._queue.take(item.nbytes)
+        asyncio.get_running_loop().call_soon(self._acknowledge, items, Status.DISK_FULL)
 
     def stop(self) -> None:
         """Nothing to write."""

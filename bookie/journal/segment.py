@@ -136,6 +136,22 @@ class FooterRow(NamedTuple):
     length: int
 
 
+def segment_name(number: int) -> str:
+    """File name of a segment; names sort as numbers do."""
+    return f"{number:016x}.seg"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name, or None for another file."""
+    stem, dot, suffix = name.partition(".")
+    if not dot or suffix != "seg" or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """The first 128 bytes of a segment file."""
     head = _HEADER.pack(

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from octavo.bookie.journal.writer import segment_name
+from octavo.bookie.journal.segment import segment_name
 from octavo.bookie.storage.index import EntryIndex, Location
 from octavo.proto.bookie_wire import Status
 from octavo.proto.entry import HEADER, HEADER_BYTES, digest_of

@@ -162,7 +162,7 @@ async def test_b23_damage_before_a_proof_refuses_and_b25_salvages(rig: BookieRig
     ledger = await filled(rig)
     old = rig.server.incarnation
     boot = rig.server._boot  # pyright: ignore[reportPrivateUsage]
-    await until(lambda: boot.journal._unproven is False)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: not boot.journal.unproven)
     image = rig.data_dir.with_name("image")
     snapshot(rig.data_dir, image)
     await rig.stop()

@@ -10,7 +10,7 @@ from octavo.bookie.connection_memory import (
     EAGER_BYTES_MIN,
     eager_bytes,
 )
-from octavo.bookie.journal.writer import LAZY_ITEMS_MAX
+from octavo.bookie.journal.options import LAZY_ITEMS_MAX
 from octavo.bookie.ledgers import Ledger
 from octavo.proto.bookie_wire import EAGER_BYTES, Flags, ReadRequest, Status, encode_read
 from octavo.runtime.checksum import Buffer
@@ -26,7 +26,7 @@ async def idle_stream(rig: BookieRig, ledger_id: int) -> None:
     journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
     found = object_of(rig, ledger_id)
     await until(lambda: not found.pending and not found.pins)
-    await until(lambda: not journal._unproven)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: not journal.unproven)
 
 
 async def test_rd6_one_explicit_lac_on_an_idle_stream_is_written(tmp_path: pathlib.Path) -> None:

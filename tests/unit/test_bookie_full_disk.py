@@ -93,7 +93,7 @@ async def test_613_what_is_not_indexed_is_replayed_into_memory(rig: BookieRig) -
     """Killed with everything in the journal only, then started without space."""
     ledger = await filled(rig)
     journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
-    await when(lambda: not journal._unproven)  # pyright: ignore[reportPrivateUsage]
+    await when(lambda: not journal.unproven)
     rig.disk.no_space, rig.disk.space = True, LITTLE
     await rig.crash()
     assert frozen(rig)
