@@ -190,7 +190,11 @@ class LoopThread:
                 self._thread = thread
                 self._loop = loop
                 self._on_start(self)
-            return self._loop
+            started = self._loop
+        if self._stopped:  # `stop` came meanwhile and may have seen no loop yet
+            self._later(started.stop)
+            self.check()
+        return started
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         ident = threading.get_ident()
