@@ -382,22 +382,27 @@ class Sweep:
     async def strike(self, fault: str) -> None:
         """Each site at its first occurrence, where results may be lost its second and last, too.
 
-        One that no run came to, for answers came in another order, is tried again; so is the look
-        for sites, since on a busy machine a scene may end before one of them.
+        One that no run came to, for answers came in another order, is tried again in every scene
+        that was seen to come to it: on a busy machine the first may have done so by chance. So is
+        the look for sites, since there a scene may end before one of them.
         """
         await self.runs([(name, None) for name in SCENES], "none")  # warm
-        steps: dict[Step, str] = {}
+        steps: dict[Step, list[str]] = {}
         await self._find(steps, fault, looks=2)
         for attempt in range(SWEEPS_MAX):
-            open_ = [(name, step) for step, name in steps.items() if step not in self.struck]
-            self.planned = [item for item in open_ if not attempt or item[1].occurrence == 1]
+            self.planned = [
+                (name, step)
+                for step, names in steps.items()
+                if step not in self.struck and (not attempt or step.occurrence == 1)
+                for name in (names if attempt else names[:1])
+            ]
             await self.runs(self.planned, fault)
             if not self.missed():
                 return
             await self._find(steps, fault, looks=1)
 
-    async def _find(self, steps: dict[Step, str], fault: str, *, looks: int) -> None:
-        """Add the sites that scenes without a fault come to, and the scene of each."""
+    async def _find(self, steps: dict[Step, list[str]], fault: str, *, looks: int) -> None:
+        """Add the sites that scenes without a fault come to, and the scenes of each."""
         found = await self.runs([(name, None) for name in SCENES for _ in range(looks)], "none")
         for run in found:
             for site, count in run.watch.seen.items():
@@ -410,7 +415,9 @@ class Sweep:
                 dear = run_waits(fault) or run.name not in ("calm", "stormy")
                 times = {1} if dear else {1, min(2, count), count}
                 for occurrence in times:
-                    steps.setdefault(Step(site, occurrence), run.name)
+                    names = steps.setdefault(Step(site, occurrence), [])
+                    if run.name not in names:
+                        names.append(run.name)
 
     def missed(self) -> list[str]:
         """Awaits of the reading half that the fault did not strike."""

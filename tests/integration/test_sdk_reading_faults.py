@@ -343,16 +343,16 @@ async def test_an_error_nobody_read_yet_costs_no_requests(
     async with client.reader("one") as reader:
         fetcher = reader.fetcher
         assert fetcher is not None
-        plain = fetcher.core.plan
+        plain = fetcher.core.requests.plan
 
         def counted(owner: str, now_s: float) -> object:
             nonlocal plans
             plans += 1
             return plain(owner, now_s)
 
-        monkeypatch.setattr(fetcher.core, "plan", counted)
-        fetcher.core.reading(ONE).error = LedgerConflict("damaged")
-        fetcher.core.reading(ONE).retry_at_s = 0.001
+        monkeypatch.setattr(fetcher.core.requests, "plan", counted)
+        fetcher.core.buffers.reading(ONE).error = LedgerConflict("damaged")
+        fetcher.core.buffers.reading(ONE).retry_at_s = 0.001
         await asyncio.sleep(0.5)
         assert plans < 10
 
@@ -364,19 +364,21 @@ async def test_an_error_is_raised_although_other_partitions_have_records(
     async with client.reader("orders") as reader:
         assert await reader.poll(1, timeout=LIMIT_S)
         assert reader.fetcher is not None
-        reader.fetcher.core.reading(TopicPartition("orders", 1)).error = LedgerConflict("damaged")
+        reader.fetcher.core.buffers.reading(TopicPartition("orders", 1)).error = LedgerConflict(
+            "damaged"
+        )
         with pytest.raises(LedgerConflict):
             await reader.poll(1, timeout=LIMIT_S)
         assert await reader.poll(1, timeout=LIMIT_S)
 
 
 PLACES = {
-    "looking up positions": "reading.fetcher.list_edges",
-    "finding the range": "reading.fetcher.list_edges",
+    "looking up positions": "reading.outcomes.list_edges",
+    "finding the range": "reading.outcomes.list_edges",
     "finding the owner": "cluster.cluster.Cluster.owner",
-    "decoding a reply": "reading.fetcher.decode_reply",
-    "taking an answer": "reading.fetch_core.FetchCore.answered",
-    "planning a request": "reading.fetch_core.FetchCore.plan",
+    "decoding a reply": "reading.fetch_streams.decode_reply",
+    "taking an answer": "reading.reading_core.ReadingCore.answered",
+    "planning a request": "reading.requests.Requests.plan",
 }
 """What tasks in the background do, and what of it is made to fail."""
 

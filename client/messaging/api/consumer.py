@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -129,8 +130,7 @@ class AsyncConsumer:
         """Assign what was asked for when the consumer was made, unless assign() was called."""
         wanted = await self._all_partitions(deadline)
         if not self._assigned:
-            fetcher.follow(self._topics)
-            fetcher.assign(wanted)
+            fetcher.assign(wanted, followed=self._topics)
             self._assigned = True
 
     async def _all_partitions(self, deadline: Deadline) -> list[TopicPartition]:
@@ -169,7 +169,7 @@ class AsyncConsumer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes fetched and not handed out yet."""
-        return 0 if self.fetcher is None else self.fetcher.core.buffered_bytes
+        return 0 if self.fetcher is None else self.fetcher.core.buffers.buffered_bytes
 
     # --- assignment and positions ---------------------------------------------------------------
 
@@ -180,7 +180,6 @@ class AsyncConsumer:
         await self._check_exist(wanted, self._deadline())
         self._assigned = True
         self.handout.keep(wanted)
-        fetcher.follow(())
         fetcher.assign(wanted)
 
     async def _check_exist(self, wanted: list[TopicPartition], deadline: Deadline) -> None:
@@ -204,7 +203,7 @@ class AsyncConsumer:
         chosen = partitions_of(partitions)
         fetcher = await self._ready(deadline)
         for where in chosen:
-            fetcher.core.reading(where)
+            fetcher.core.buffers.reading(where)
         return chosen or list(fetcher.core.readings)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -247,7 +246,7 @@ class AsyncConsumer:
         fetcher = self._open()
         await fetcher.resolved([where], deadline)
         first = self.handout.first_offset(where)
-        return fetcher.core.reading(where).position if first is None else first
+        return fetcher.core.buffers.reading(where).position if first is None else first
 
     async def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing of the given (default: all) partitions until `resume`.
@@ -255,8 +254,7 @@ class AsyncConsumer:
         An iteration under way yields nothing of them either, from its next record on.
         """
         chosen = await self._chosen(partitions)
-        for where in chosen:
-            self._open().core.reading(where).paused = True
+        self._open().pause(chosen)
         self.handout.park(chosen)
 
     async def resume(self, *partitions: TopicPartition) -> None:
@@ -317,42 +315,12 @@ class AsyncConsumer:
         if not await self._opened(deadline):
             return []
         fetcher = self._open()
-        core = fetcher.core
-        fetcher.focus(limits)
-        while True:
-            fetcher.about_to_wait()
-            self._check_open()
-            self._raise_waiting(fetcher)
-            records = core.take_records(max_records, limits)
-            if records:
-                fetcher.drained()
-                return records
-            if limits is not None and self._reached(limits):
-                return None
-            if deadline.passed:
-                return []
-            await fetcher.wait_data(deadline.wait_s())
-
-    @staticmethod
-    def _raise_waiting(fetcher: Fetcher) -> None:
-        """The error of a partition, even while others have records: none waits for a lull."""
-        error = fetcher.core.take_error()
-        if error is not None:
-            fetcher.said()
-            raise error
+        take = partial(fetcher.core.buffers.take_records, max_records, limits)
+        return await fetcher.taken(take, deadline, limits)
 
     def _check_open(self) -> None:
         if self._closed:
             raise IllegalStateError("the consumer was closed")
-
-    def _reached(self, limits: Mapping[TopicPartition, int]) -> bool:
-        readings = self._open().core.readings
-        return all(
-            where not in readings
-            or readings[where].paused
-            or (readings[where].resolved and readings[where].position >= end)
-            for where, end in limits.items()
-        )
 
     async def poll_arrow(
         self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
@@ -365,10 +333,11 @@ class AsyncConsumer:
         if taken is None:
             return None
         try:
-            return arrow_reading().to_record_batch(taken)
+            made = arrow_reading().to_record_batch(taken)
         except BaseException:
             self.untake_arrow(taken)
             raise
+        return made
 
     async def take_arrow(self, max_bytes: int, timeout: float | None) -> list[StoredBatch] | None:
         """The buffered batches of one poll_arrow(), still encoded; None after `timeout`."""
@@ -378,31 +347,17 @@ class AsyncConsumer:
             return None
         fetcher = self._open()
         self._give_back()
-        fetcher.focus(None)
-        max_bytes = min(max_bytes, ARROW_POLL_BYTES_MAX)
-        make = arrow_reading().StoredBatch
-        while True:
-            fetcher.about_to_wait()
-            self._check_open()
-            self._raise_waiting(fetcher)
-            taken = [make(*item) for item in fetcher.core.take_batches(max_bytes)]
-            if taken:
-                fetcher.drained()
-                return taken
-            if deadline.passed:
-                return None
-            await fetcher.wait_data(deadline.wait_s())
+        size = min(max_bytes, ARROW_POLL_BYTES_MAX)
+        take = partial(fetcher.core.buffers.take_batches, size, arrow_reading().StoredBatch)
+        return await fetcher.taken(take, deadline) or None
 
     def untake_arrow(self, taken: Sequence[StoredBatch] | None) -> None:
         """Batches that reached nobody: continue with the first of them; nothing is skipped (F9)."""
-        if self.fetcher is None:
-            return
         first: dict[TopicPartition, int] = {}
         for item in taken or ():
             first.setdefault(item.where, item.first_offset)
-        for where, offset in first.items():
-            if where in self.fetcher.core.readings:
-                self.fetcher.seek(where, offset)
+        if self.fetcher is not None:
+            self.fetcher.go_back(first)
 
     def _give_back(self) -> None:
         """Records of an iteration not yielded yet: read them again, now as Arrow."""
@@ -414,9 +369,7 @@ class AsyncConsumer:
         for record in records:
             first.setdefault(record.topic_partition, record.offset)
         if self.fetcher is not None:
-            for where, offset in first.items():
-                if where in self.fetcher.core.readings:
-                    self.fetcher.seek(where, offset)
+            self.fetcher.go_back(first)
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""

@@ -66,11 +66,10 @@ class AsyncReader(AsyncConsumer):
             return
         self._assigned = True
         if isinstance(self._start, int):
-            fetcher.assign_at(dict.fromkeys(wanted, self._start))
+            fetcher.assign(wanted, dict.fromkeys(wanted, self._start))
         else:
-            if self._partitions is None:
-                fetcher.follow(self._topics, _policy(self._start))
-            fetcher.assign(wanted, _policy(self._start))
+            followed = self._topics if self._partitions is None else ()
+            fetcher.assign(wanted, _policy(self._start), followed=followed)
             await fetcher.resolved(wanted, deadline)
 
     async def _wanted(self, deadline: Deadline) -> list[TopicPartition]:

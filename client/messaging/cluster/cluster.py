@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from octavo.client.messaging.cluster.progress import PROBE_S, SilentBrokers
+from octavo.client.messaging.cluster.search_pauses import search_pause_s
 from octavo.client.messaging.cluster.topic_lives import TopicLives, TopicView
 from octavo.client.messaging.config import ClientConfig
 from octavo.client.messaging.user_code import ClientLog
@@ -57,11 +58,6 @@ ATTEMPT_TIMEOUT_S = 5.0
 """One try against one broker when any broker will do; then the next is asked."""
 ATTEMPT_MIN_S = 0.02
 """An attempt with less time than this would only say that it had none."""
-SEARCH_PAUSE_S = 0.2
-"""Pause between two looks for a partition whose owner does not answer: a successor is found this
-soon."""
-SEARCHES_PER_S = 200
-"""Looks per second of one client while many partitions search: above it each one waits longer."""
 COMPLETE_LOOKUPS = 16
 """Partitions looked up at a time so that each gets an owner."""
 COMPLETE_ROUNDS_MAX = 30
@@ -529,16 +525,10 @@ class Cluster:
             raise BrokerUnavailable(f"{owner} should serve {topic}-{partition} and does not answer")
 
     async def pause_search(self, error: OctavoError, backoff: Backoff) -> None:
-        """Wait before an owner is looked for again after `error`.
-
-        Short while somebody may take over every moment, at most SEARCHES_PER_S looks in all.
-        """
-        delay_s = backoff.next_s()
-        if isinstance(error, BrokerUnavailable | NotLeader):
-            delay_s = min(delay_s, SEARCH_PAUSE_S)
+        """Wait before a producer looks for an owner again after `error`."""
         self._searching += 1
         try:
-            await self.clock.sleep(max(delay_s, self._searching / SEARCHES_PER_S))
+            await self.clock.sleep(search_pause_s(backoff.next_s(), error, self._searching))
         finally:
             self._searching -= 1
 

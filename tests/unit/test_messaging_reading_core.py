@@ -4,75 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.client.messaging.reading.fetch_core import (
-    PARTIAL_WAIT_MS,
-    UNKNOWN_TOPIC_ATTEMPTS,
-    Answer,
-    FetchCore,
-    FetchLimits,
-    Plan,
-    Reading,
-)
 from octavo.client.messaging.reading.handout import Handout
+from octavo.client.messaging.reading.positions import (
+    UNKNOWN_TOPIC_ATTEMPTS,
+)
+from octavo.client.messaging.reading.readings import (
+    Action,
+    Answer,
+    FindOwner,
+    Interrupt,
+    LookUp,
+    OpenStream,
+    OwnerIs,
+    Tell,
+    Wake,
+)
+from octavo.client.messaging.reading.requests import PARTIAL_WAIT_MS
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (
     CorruptBatch,
     IllegalStateError,
     NotLeader,
-    OctavoError,
-    OffsetOutOfRange,
     RequestRejected,
     UnknownTopic,
 )
 from tests.broker_model import PartitionModel
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def made(prefetch: int = 1 << 20, partition: int = 1 << 20) -> FetchCore:
-    core = FetchCore(
-        FetchLimits(
-            max_bytes=1 << 20,
-            partition_bytes=1 << 20,
-            prefetch_bytes=prefetch,
-            prefetch_partition_bytes=partition,
-            max_wait_ms=500,
-        )
-    )
-    core.assign([P0, P1])
-    for reading in core.readings.values():
-        reading.owner = "a"
-    return core
-
-
-def log(*counts: int) -> PartitionModel:
-    model = PartitionModel()
-    number = 0
-    for count in counts:
-        values: list[bytes | None] = [b"%d" % (number + n) for n in range(count)]
-        model.append(batch_format.encode([5] * count, [b"k"] * count, values), 9)
-        number += count
-    return model
-
-
-def answer(core: FetchCore, plan: Plan, models: dict[TopicPartition, PartitionModel]) -> None:
-    for ask in plan.asks:
-        model = models[ask.reading.where]
-        batches, following = model.read(ask.offset, 1 << 20)
-        core.answered(ask, Answer(batches, following, model.log_start, model.end, None), 1.0)
-
-
-def only_p0(core: FetchCore, position: int = 0) -> Reading:
-    core.seek(P0, position)
-    core.reading(P1).paused = True
-    return core.reading(P0)
-
-
-def ask(core: FetchCore, now: float = 0.0) -> Plan:
-    plan = core.plan("a", now)
-    assert plan is not None
-    return plan
+from tests.reading_rig import P0, P1, answer, ask, log, made, only_p0, refuse
 
 
 def test_records_in_order_and_the_position_follows_what_was_handed_out() -> None:
@@ -82,7 +40,7 @@ def test_records_in_order_and_the_position_follows_what_was_handed_out() -> None
     assert [record.offset for record in core.take_records(2)] == [0, 1]
     assert reading.position == 2
     assert [record.value for record in core.take_records(10)] == [b"2", b"3", b"4"]
-    assert (reading.position, reading.fetch_at, core.buffered_bytes) == (5, 5, 0)
+    assert (reading.position, reading.fetch_at, core.buffers.buffered_bytes) == (5, 5, 0)
     assert core.take_records(10) == []
 
 
@@ -109,8 +67,7 @@ def test_f3_control_tail_moves_the_position_without_records() -> None:
 def test_f3_next_offset_is_adopted_when_no_batch_comes() -> None:
     core = made()
     reading = only_p0(core)
-    (one,) = ask(core).asks
-    core.answered(one, Answer([], 17, 0, 17, None), 0.0)
+    core.answered(ask(core), {P0: Answer([], 17, None)}, 0.0)
     assert (reading.position, reading.fetch_at) == (17, 17)
 
 
@@ -119,7 +76,7 @@ def test_f8_after_a_seek_nothing_old_is_delivered() -> None:
     only_p0(core)
     answer(core, ask(core), {P0: log(5)})
     late = ask(core)
-    core.seek(P0, 1)
+    core.at(P0, 1)
     assert core.take_records(10) == []
     answer(core, late, {P0: log(5, 5)})  # asked before the seek
     assert core.take_records(10) == []
@@ -129,29 +86,29 @@ def test_f8_after_a_seek_nothing_old_is_delivered() -> None:
 
 def test_f8_seek_before_assignment() -> None:
     with pytest.raises(IllegalStateError):
-        made().seek(TopicPartition("t", 9), 0)
+        made().at(TopicPartition("t", 9), 0)
 
 
 def test_prefetch_is_bounded_per_partition_and_in_total() -> None:
     core = made(partition=100)
-    core.seek(P0, 0)
-    core.seek(P1, 0)
+    core.at(P0, 0)
+    core.at(P1, 0)
     answer(core, ask(core), {P0: log(50), P1: PartitionModel()})
     assert core.reading(P0).buffered_bytes > 100
     plan = ask(core)
     assert [one.reading.where for one in plan.asks] == [P1]
     assert plan.max_wait_ms == PARTIAL_WAIT_MS  # P0 may drain while this waits
     core = made(prefetch=100)
-    core.seek(P0, 0)
+    core.at(P0, 0)
     answer(core, ask(core), {P0: log(50)})
-    core.seek(P1, 0)
+    core.at(P1, 0)
     assert core.plan("a", 0.0) is None
 
 
 def test_partitions_take_turns() -> None:  # F108
     core = made()
-    core.seek(P0, 0)
-    core.seek(P1, 0)
+    core.at(P0, 0)
+    core.at(P1, 0)
     answer(core, ask(core), {P0: log(10), P1: log(10)})
     firsts = [core.take_records(3)[0].partition for _ in range(4)]
     assert set(firsts[:2]) == {0, 1}
@@ -178,13 +135,12 @@ def test_f9_damage_is_refetched_once_then_raised_and_never_skipped() -> None:
     core = made()
     reading = only_p0(core)
     model = log(2, 2)
-    (one,) = ask(core).asks
-    core.answered(one, Answer(damaged(model, 1), 4, 0, 4, None), 1.0)
+    core.answered(ask(core), {P0: Answer(damaged(model, 1), 4, None)}, 1.0)
     assert len(core.take_records(10)) == 2
     assert core.take_error() is None
-    (one,) = ask(core).asks
-    assert one.offset == 2
-    core.answered(one, Answer(damaged(model, 1)[1:], 4, 0, 4, None), 1.0)
+    plan = ask(core)
+    assert plan.asks[0].offset == 2
+    core.answered(plan, {P0: Answer(damaged(model, 1)[1:], 4, None)}, 1.0)
     error = core.take_error()
     assert isinstance(error, CorruptBatch)
     assert (error.details["partition"], error.details["offset"]) == (0, 2)
@@ -197,8 +153,7 @@ def test_f9_a_good_refetch_hides_the_damage() -> None:
     core = made()
     only_p0(core)
     model = log(2)
-    (one,) = ask(core).asks
-    core.answered(one, Answer(damaged(model, 0), 2, 0, 2, None), 1.0)
+    core.answered(ask(core), {P0: Answer(damaged(model, 0), 2, None)}, 1.0)
     answer(core, ask(core), {P0: model})
     assert len(core.take_records(10)) == 2
     assert core.take_error() is None
@@ -210,15 +165,9 @@ def test_f9_a_batch_that_does_not_decode_counts_as_damage() -> None:
     body = b"\0" * 8
     bad = batch_format.seal([body], 3, (1, 1), flags=0, codec=0, producer=(-1, -1, -1), schema_id=0)
     for _ in range(2):
-        (one,) = ask(core).asks
-        core.answered(one, Answer([bytes(bad)], 3, 0, 3, None), 1.0)
+        core.answered(ask(core), {P0: Answer([bytes(bad)], 3, None)}, 1.0)
         assert core.take_records(10) == []
     assert isinstance(core.take_error(), CorruptBatch)
-
-
-def refuse(core: FetchCore, error: OctavoError, now: float = 10.0) -> OctavoError | None:
-    (one,) = ask(core, now).asks
-    return core.answered(one, Answer([], 0, 0, 0, error), now + 0.1)
 
 
 def test_not_leader_follows_the_hint_at_once() -> None:
@@ -252,22 +201,18 @@ def test_other_refusals_are_raised_after_the_buffered_records() -> None:  # F7
     assert core.take_error() is None
 
 
-def test_f5_out_of_range_is_for_the_shell() -> None:
-    core = made()
-    only_p0(core)
-    error = OffsetOutOfRange("no")
-    assert refuse(core, error) is error
-
-
 def test_a_failed_request_frees_its_partitions_and_forgets_the_owner() -> None:
     core = made()
     reading = only_p0(core)
     plan = ask(core)
     assert core.plan("a", 0.0) is None
-    core.failed(plan, 5.0)
+    core.request_failed(plan, 4.0)
     assert (reading.owner, reading.asked) == ("", False)
-    assert core.ownerless(4.0) == []
-    assert core.ownerless(5.0) == [reading]
+    due_s = core.next_deadline_s()
+    assert due_s is not None
+    assert due_s > 4.0
+    assert core.tick(4.0) == []
+    assert core.tick(due_s) == [FindOwner(reading, fresh=True, avoid="")]
 
 
 def test_limits_stop_in_the_middle_of_a_batch_and_later_polls_go_on() -> None:
@@ -284,51 +229,58 @@ def test_reassignment_keeps_the_state_of_kept_partitions() -> None:
     core = made()
     only_p0(core)
     answer(core, ask(core), {P0: log(2)})
-    assert core.assign([P0]) == []
+    core.assign([P0], None, 0.0)
     assert len(core.take_records(10)) == 2
-    (fresh,) = core.assign([P1])
-    assert fresh.where == P1
-    assert core.buffered_bytes == 0
+    (begun,) = (one for one in core.assign([P1], None, 0.0) if isinstance(one, LookUp))
+    assert [mark.reading.where for mark in begun.marks] == [P1]
+    assert core.buffers.buffered_bytes == 0
 
 
 def test_paused_buffers_are_given_up_when_another_partition_needs_the_room() -> None:
     core = made(prefetch=100)
-    core.seek(P0, 0)
+    core.at(P0, 0)
     answer(core, ask(core), {P0: log(50)})
     core.take_records(3)
     core.reading(P0).paused = True
-    core.seek(P1, 0)
-    assert [one.reading.where for one in ask(core).asks] == [P1]
-    assert core.buffered_bytes == 0
-    core.reading(P0).paused = False
+    core.at(P1, 0)
+    plan = ask(core)
+    assert [one.reading.where for one in plan.asks] == [P1]
+    assert core.buffers.buffered_bytes == 0
+    core.request_interrupted(plan, 0.0)
+    core.reading(P1).paused = True
+    core.resume([P0], 0.0)
     answer(core, ask(core), {P0: log(50)})
     assert core.take_records(1)[0].offset == 3  # fetched again: nothing is lost with the buffer
 
 
 def test_nothing_is_asked_for_behind_the_ends_of_the_reading_under_way() -> None:
     core = made()
-    core.seek(P0, 5)
-    core.seek(P1, 0)
-    core.ends = {P0: 5, P1: 2}
-    assert [one.reading.where for one in ask(core).asks] == [P1]
-    core.ends = None
+    core.at(P0, 5)
+    core.at(P1, 0)
+    core.focus({P0: 5, P1: 2}, 0.0)
+    plan = ask(core)
+    assert [one.reading.where for one in plan.asks] == [P1]
+    core.request_interrupted(plan, 0.0)
+    core.reading(P1).paused = True
+    core.focus(None, 0.0)
     assert [one.reading.where for one in ask(core).asks] == [P0]
 
 
 def test_each_broker_gets_its_share_of_the_budget() -> None:
     core = made(prefetch=1000)
-    core.seek(P0, 0)
-    core.seek(P1, 0)
+    core.at(P0, 0)
+    core.at(P1, 0)
     core.reading(P1).owner = "b"
     assert ask(core).max_bytes == 500
 
 
-@pytest.mark.parametrize("what", ["error", "paused", "asked", "full", "past"])
+@pytest.mark.parametrize("what", ["error", "paused", "asked", "past"])
 def test_what_waits_for_something_else_has_no_time_to_wake_for(what: str) -> None:
-    core = made(partition=10)
+    core = made()
     reading = only_p0(core)
     reading.retry_at_s = 3.0
-    assert core.next_retry_s("a", 2.0) == 3.0
+    core.said(2.0)
+    assert core.next_deadline_s() == 3.0
     match what:
         case "error":
             reading.error = RequestRejected("no")
@@ -336,17 +288,16 @@ def test_what_waits_for_something_else_has_no_time_to_wake_for(what: str) -> Non
             reading.paused = True
         case "asked":
             reading.asked = True
-        case "full":
-            reading.retry_at_s = 0.0
         case _:
             reading.retry_at_s = 1.0
-    assert core.next_retry_s("a", 2.0) is None
+    core.said(2.0)
+    assert core.next_deadline_s() is None
 
 
 def test_handout_parks_releases_forgets_and_keeps_order() -> None:
     core = made()
-    core.seek(P0, 0)
-    core.seek(P1, 0)
+    core.at(P0, 0)
+    core.at(P1, 0)
     answer(core, ask(core), {P0: log(3), P1: log(3)})
     handout = Handout()
     handout.ready.extend(core.take_records(10))
@@ -362,3 +313,69 @@ def test_handout_parks_releases_forgets_and_keeps_order() -> None:
     assert (list(handout.ready), handout.first_offset(first.topic_partition)) == ([], None)
     assert [record.offset for record in handout.drain()] == [0, 1, 2]
     assert handout.first_offset(other) is None
+
+
+# --- owners and streams -------------------------------------------------------------------------
+
+
+def test_a_first_owner_opens_a_stream_and_an_interrupted_request_is_asked_again() -> None:
+    core = made()
+    core.reading(P1).paused = True
+    first: list[Action] = [Interrupt("a"), OpenStream("a"), Wake("a"), Tell()]
+    assert core.seek(P0, 0, 0.0) == first
+    plan = ask(core)
+    assert core.plan("a", 0.0) is None  # one at a time
+    assert core.request_interrupted(plan, 0.0) == [Wake("a")]
+    assert [one.offset for one in ask(core).asks] == [0]
+    assert core.stream_lost("a", 0.0) == [OpenStream("a"), Wake("a")]
+
+
+def test_a_new_owner_is_remembered_for_others() -> None:
+    core = made()
+    only_p0(core)
+    actions = refuse(core, NotLeader("moved", owner_address="b"))
+    assert OwnerIs(P0, "b") in actions
+    assert [action for action in actions if isinstance(action, OpenStream)] == [OpenStream("b")]
+
+
+def test_what_requests_under_way_may_bring_counts_in_the_budget() -> None:
+    core = made(prefetch=1000)
+    core.at(P0, 0)
+    core.at(P1, 0)
+    core.reading(P1).owner = "b"
+    core.said(0.0)
+    first, second = core.plan("a", 0.0), core.plan("b", 0.0)
+    assert first is not None
+    assert second is not None
+    assert (first.max_bytes, second.max_bytes) == (500, 500)
+    core.request_interrupted(first, 0.0)
+    third = core.plan("a", 0.0)
+    assert third is not None
+    assert third.max_bytes == 500
+    core.validate()
+
+
+# --- giving back --------------------------------------------------------------------------------
+
+
+def test_f9_what_reached_nobody_is_handed_out_again() -> None:
+    core = made()
+    only_p0(core)
+    answer(core, ask(core), {P0: log(5)})
+    touched = core.buffers.taking = {}
+    assert len(core.take_records(3)) == 3
+    assert touched[P0] == 0
+    core.go_back(touched, 0.0)
+    assert core.buffers.buffered_bytes == 0
+    answer(core, ask(core), {P0: log(5)})
+    assert [record.offset for record in core.take_records(9)] == [0, 1, 2, 3, 4]
+
+
+def test_a_position_that_moved_elsewhere_meanwhile_stays() -> None:
+    core = made()
+    only_p0(core, 5)
+    core.go_back({P0: 7, TopicPartition("t", 9): 1}, 0.0)
+    assert core.reading(P0).position == 5
+    core.seek_by([P0], "latest", 0.0)
+    core.go_back({P0: 3}, 0.0)
+    assert core.reading(P0).position == -1
