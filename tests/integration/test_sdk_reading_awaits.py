@@ -27,7 +27,7 @@ from octavo.client.messaging.api import binding, consumer, leaving, reader
 from octavo.client.messaging.api import client as async_client
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.cluster import cluster, progress
-from octavo.client.messaging.reading import fetch_link, fetcher, offsets
+from octavo.client.messaging.reading import fetch_link, fetch_streams, fetcher, offsets, outcomes
 from octavo.proto import batch as batch_format
 from octavo.proto import endpoints
 from tests import reading_world
@@ -39,11 +39,11 @@ AT_ONCE = 8
 """Runs under way together: most of a run is waiting."""
 GONE_S = 5.0
 MODULES = (
-    async_client, binding, cluster, consumer, fetch_link, fetcher, leaving, offsets, progress,
-    reader,
+    async_client, binding, cluster, consumer, fetch_link, fetch_streams, fetcher, leaving, offsets,
+    outcomes, progress, reader,
 )  # fmt: skip
-NOT_READING = ("connect", "_owner_loop")
-"""What no reading call awaits; what waits only after a fault of our own."""
+NOT_READING = ("connect", "pause_search")
+"""What no reading call awaits."""
 NEVER_SUSPEND = (
     "await channel.close()",  # its calls are cancelled by then
     "await super().__aenter__()",
