@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-import shutil
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -43,8 +42,9 @@ from octavo.bookie.journal.segment import (
     segment_number,
 )
 from octavo.bookie.journal.writer import JournalWriter
-from octavo.bookie.storage.frozen_index import FrozenIndex, add_unproven
-from octavo.bookie.storage.index import EntryIndex, IndexApplier
+from octavo.bookie.storage.applier import IndexApplier
+from octavo.bookie.storage.frozen_index import add_unproven
+from octavo.bookie.storage.index import Index, IndexEngine
 from octavo.bookie.storage.suspected import SuspectedIndex
 from octavo.metadata.bookies import CookieCatalog
 from octavo.runtime.clock import Clock
@@ -77,7 +77,7 @@ class Booted:
 
     lock: DirectoryLock
     identity: Identity
-    index: EntryIndex
+    index: Index
     journal: JournalWriter
     durable_file: DurableFile
     journal_dir: pathlib.Path
@@ -85,7 +85,7 @@ class Booted:
     """There was no space to start: nothing can be written (6.13)."""
 
 
-def _close_quietly(index: EntryIndex) -> None:
+def _close_quietly(index: Index) -> None:
     """Close an index whose boot failed already."""
     try:
         index.close()
@@ -102,6 +102,7 @@ class Booter:
     """Runs the boot of one data directory.
 
     Args:
+        indexes: opens the index of the directory.
         claim: makes sure that no other process serves under this id, or raises; awaited before the
             identity in the metadata store is created or replaced (B-28).
         on_older_store: makes a metadata store that went back safe to go on with, before the
@@ -113,6 +114,7 @@ class Booter:
         config: BookieConfig,
         disk: Disk,
         cookies: CookieCatalog,
+        indexes: IndexEngine,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -121,6 +123,7 @@ class Booter:
     ) -> None:
         self._config = config
         self._disk = disk
+        self._indexes = indexes
         self._claim = claim
         self._on_older_store = on_older_store
         self._cookies = cookies
@@ -243,7 +246,7 @@ class Booter:
             raise full
         try:
             index = await asyncio.to_thread(
-                FrozenIndex, self._index_dir, on_damage=self._suspected.report
+                self._indexes.open_frozen, self._index_dir, self._suspected.report
             )
         except StorageDamaged as damaged:
             raise StorageFull(f"{full.cause}; and {damaged.cause}") from damaged
@@ -262,7 +265,7 @@ class Booter:
         )
 
     async def _replay_frozen(
-        self, identity: Identity, index: FrozenIndex, instance: uuid.UUID, full: StorageFull
+        self, identity: Identity, index: Index, instance: uuid.UUID, full: StorageFull
     ) -> None:
         if not self._is_known(await asyncio.to_thread(index.identity), identity):
             reason = self._suspected.reason or "the index is not complete"
@@ -274,7 +277,7 @@ class Booter:
             await self._renew(identity, problems)
         await asyncio.to_thread(self._apply_frozen, index, verdict)
 
-    def _apply_frozen(self, index: FrozenIndex, verdict: Verdict) -> None:
+    def _apply_frozen(self, index: Index, verdict: Verdict) -> None:
         applier = IndexApplier(index, STREAM)
         self._apply(applier, verdict.spans)
         for span in verdict.tail:
@@ -308,14 +311,14 @@ class Booter:
         self._renewed = True
         _log.error("new-incarnation", cause=cause, incarnation=str(identity.cookie.incarnation))
 
-    async def _open_index(self, identity: Identity, *, normal: bool) -> EntryIndex:
+    async def _open_index(self, identity: Identity, *, normal: bool) -> Index:
         """The index of this directory.
 
         One that is lost, damaged or foreign is replaced by an empty one, which the journal fills if
         it is whole (R5, ADR 20).
         """
         if not await asyncio.to_thread(self._suspected.read):
-            index: EntryIndex | None = None
+            index: Index | None = None
             try:
                 index = await self._new_index()
                 found = await asyncio.to_thread(index.identity)
@@ -327,28 +330,21 @@ class Booter:
             if index is not None:
                 await asyncio.to_thread(_close_quietly, index)
         _log.error("index-is-built-anew", cause=self._suspected.reason)
-        await asyncio.to_thread(self._put_index_aside)
+        await asyncio.to_thread(self._indexes.put_aside, self._index_dir, self._clock.wall_ms())
         return await self._new_index()
 
-    async def _new_index(self) -> EntryIndex:
+    async def _new_index(self) -> Index:
         return await asyncio.to_thread(
-            lambda: EntryIndex(
-                self._index_dir, self._config.memtable_bytes, on_damage=self._suspected.report
-            )
+            self._indexes.open,
+            self._index_dir,
+            self._config.memtable_bytes,
+            self._suspected.report,
         )
-
-    def _put_index_aside(self) -> None:
-        """Keep the last unusable index for who wants to know why; older ones go."""
-        for old in self._data_dir.glob(f"{INDEX_DIR}.damaged-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        if self._index_dir.exists():
-            aside = self._index_dir.with_name(f"{INDEX_DIR}.damaged-{self._clock.wall_ms()}")
-            self._index_dir.rename(aside)
 
     async def _replay(
         self,
         identity: Identity,
-        index: EntryIndex,
+        index: Index,
         instance_id: uuid.UUID,
         callbacks: Callbacks,
         evidence: list[Evidence | None],
@@ -442,7 +438,7 @@ class Booter:
 
     def _make_durable(
         self,
-        index: EntryIndex,
+        index: Index,
         verdict: Verdict,
         journal: JournalWriter,
         next_number: int,

@@ -20,6 +20,8 @@ from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
 from octavo.bookie.space import SpaceGauge
+from octavo.bookie.storage.index import IndexEngine
+from octavo.bookie.storage.rocks_index import RocksEngine
 from octavo.bookie.store import BookieStore
 from octavo.metadata.bookies import (
     BookieRegistrar,
@@ -64,6 +66,7 @@ class BookieServer:
     Args:
         store: a connected metadata store; it stays the caller's.
         disk: file operations; tests give one that fails.
+        indexes: opens the index; RocksDB by default, tests and simulators keep it in memory.
     """
 
     def __init__(
@@ -74,12 +77,14 @@ class BookieServer:
         clock: Clock,
         entropy: Entropy,
         disk: Disk | None = None,
+        indexes: IndexEngine | None = None,
     ) -> None:
         self.config = config
         self._metadata = store
         self._clock = clock
         self._entropy = entropy
         self._disk = disk or RealDisk()
+        self._indexes = indexes or RocksEngine()
         self._paths = Paths(root_of(config.metadata_url))
         self._gauge = SpaceGauge(config)
         self._tasks = TaskOwner("bookie", self._on_task_failure)
@@ -226,6 +231,7 @@ class BookieServer:
             config,
             self._disk,
             cookies,
+            self._indexes,
             clock=clock,
             entropy=entropy,
             claim=self._claim,

@@ -20,7 +20,7 @@ from octavo.bookie.journal.item import EntryHead, JournalItem
 from octavo.bookie.journal.segment import CONTROL, RecordType
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.bookie.ledgers import Fence, Ledger, LedgerTable, ids_of, plan_adds
-from octavo.bookie.storage.index import EntryIndex
+from octavo.bookie.storage.index import Index
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.bookie.undecided import Controls, StoreStats, UndecidedAdds
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
@@ -66,7 +66,7 @@ class BookieStore:
         *,
         incarnation: uuid.UUID,
         journal: JournalWriter,
-        index: EntryIndex,
+        index: Index,
         reader: EntryReader,
         desk: AdmissionDesk,
         clock: Clock,

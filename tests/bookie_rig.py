@@ -17,6 +17,8 @@ from google.protobuf.message import Message
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.server import BookieServer
+from octavo.bookie.storage.index import IndexEngine
+from octavo.bookie.storage.rocks_index import RocksEngine
 from octavo.metadata.ledgers import LedgerCatalog, Quorum
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.paths import Paths
@@ -118,8 +120,11 @@ class FaultyDisk(RealDisk):
 class BookieRig:
     """One bookie over an in-memory metadata store; `settings` override small defaults."""
 
-    def __init__(self, data_dir: pathlib.Path, **settings: object) -> None:
+    def __init__(
+        self, data_dir: pathlib.Path, indexes: IndexEngine | None = None, **settings: object
+    ) -> None:
         self.data_dir = data_dir
+        self.indexes = indexes or RocksEngine()
         self.cluster = MemoryCluster()
         self.clock = SystemClock()
         self.entropy = SeededEntropy(7)
@@ -175,7 +180,12 @@ class BookieRig:
             **{**self.settings, **settings},
         )
         server = BookieServer(
-            config, store=self._metadata, clock=self.clock, entropy=self.entropy, disk=self.disk
+            config,
+            store=self._metadata,
+            clock=self.clock,
+            entropy=self.entropy,
+            disk=self.disk,
+            indexes=self.indexes,
         )
         try:
             await server.start()
@@ -340,7 +350,8 @@ class WireClient:
 def snapshot(data_dir: pathlib.Path, image: pathlib.Path) -> None:
     """Copy a live data directory in the order in which each part may lag the next (B-5, B-27)."""
     image.mkdir()
-    shutil.copytree(data_dir / "index", image / "index")
+    if (data_dir / "index").exists():  # it may be kept in memory
+        shutil.copytree(data_dir / "index", image / "index")
     for name in ("cookie.first", "cookie", "durable"):
         if (data_dir / name).exists():
             shutil.copy(data_dir / name, image / name)

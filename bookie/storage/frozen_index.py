@@ -8,76 +8,65 @@ Nothing is changed on disk. It ends when the bookie opens its storage again with
 
 from __future__ import annotations
 
-import bisect
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from octavo.bookie.journal.segment import Record, RecordType
 from octavo.bookie.ledgers import ids_of
-from octavo.bookie.storage.index import Batch, EntryIndex, IndexApplier
-from octavo.runtime.errors import StorageDamaged, StorageFull
-
-KEYS_MAX = 2_000_000
-"""Keys kept in memory, some 400 MB; a journal that holds more beyond the mark needs space to
-start.
-"""
+from octavo.bookie.storage.applier import IndexApplier
+from octavo.bookie.storage.index import Batch, Index, OnDamage
+from octavo.bookie.storage.keyed_index import KeyedIndex
+from octavo.bookie.storage.sorted_pairs import MemoryBatch, SortedPairs
 
 NOWHERE = 0
 """Number of no segment: what lies there is unreadable, never absent."""
 
 
-class _MemoryBatch:
-    def __init__(self) -> None:
-        self.changes: dict[bytes, bytes] = {}
+class FrozenIndex(KeyedIndex):
+    """Reads as the index `below` does; what is written stays in memory, `flush()` does nothing."""
 
-    def put(self, key: bytes, value: bytes) -> None:
-        self.changes[key] = value
-
-
-class FrozenIndex(EntryIndex):
-    """Reads as EntryIndex does; what is written stays in memory, and `flush()` does nothing."""
-
-    def __init__(self, path: pathlib.Path, *, on_damage: Callable[[StorageDamaged], None]) -> None:
-        super().__init__(path, 1 << 20, read_only=True, on_damage=on_damage)
-        self._above: dict[bytes, bytes] = {}
-        self._order: list[bytes] | None = None  # sorted keys; None after a write
+    def __init__(self, below: KeyedIndex, on_damage: OnDamage) -> None:
+        super().__init__(below.name, on_damage)
+        self._below = below
+        self._above = SortedPairs()
 
     def new_batch(self) -> Batch:
         """An empty batch for `write()`."""
-        return _MemoryBatch()
+        return MemoryBatch()
 
     def write(self, batch: Batch) -> None:
         """Apply a batch in memory; raises StorageFull beyond KEYS_MAX."""
-        assert isinstance(batch, _MemoryBatch)
+        assert isinstance(batch, MemoryBatch)
         self._above.update(batch.changes)
-        self._order = None
-        if len(self._above) > KEYS_MAX:
-            raise StorageFull(f"the journal holds more than {KEYS_MAX} keys that are not indexed")
 
     def flush(self) -> None:
         """Nothing of it is meant to survive."""
 
-    def _get(self, key: bytes) -> bytes | None:
+    def close(self) -> None:
+        """Close what lies below."""
+        self._below.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None: no such key."""
         value = self._above.get(key)
-        return super()._get(key) if value is None else value
+        return self._below.get(key) if value is None else value
 
-    def _scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-        order = self._order
-        if order is None:
-            order = self._order = sorted(self._above)
-        position, end = bisect.bisect_left(order, low), bisect.bisect_left(order, high)
-        for key, value in super()._scan(low, high):
-            while position < end and order[position] < key:
-                yield order[position], self._above[order[position]]
-                position += 1
-            if position < end and order[position] == key:
-                position += 1
-            yield key, self._above.get(key, value)
-        for key in order[position:end]:
-            yield key, self._above[key]
+    def scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` to below `high` in order with values; raises rather than end early."""
+        above = self._above.between(low, high)
+        place = 0
+        for key, value in self._below.scan(low, high):
+            while place < len(above) and above[place][0] < key:
+                yield above[place]
+                place += 1
+            if place < len(above) and above[place][0] == key:
+                yield above[place]
+                place += 1
+            else:
+                yield key, value
+        yield from above[place:]
 
 
-def add_unproven(index: EntryIndex, applier: IndexApplier, record: Record) -> None:
+def add_unproven(index: Index, applier: IndexApplier, record: Record) -> None:
     """Note a record of the log that nothing proves durable and no space is left to write again.
 
     Its entry is neither readable (it may vanish, B-3) nor absent (it may have been acknowledged),

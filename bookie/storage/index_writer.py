@@ -10,7 +10,8 @@ from collections.abc import Callable
 from octavo.bookie.faults import is_full
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.journal.segment import FooterBuilder
-from octavo.bookie.storage.index import EntryIndex, IndexApplier
+from octavo.bookie.storage.applier import IndexApplier
+from octavo.bookie.storage.index import Index
 from octavo.runtime.clock import Clock
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.workers import Worker
@@ -47,7 +48,7 @@ class IndexWriter:
 
     def __init__(
         self,
-        index: EntryIndex,
+        index: Index,
         stream: int,
         *,
         flush_interval_s: float,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from octavo.bookie.journal.segment import segment_name
-from octavo.bookie.storage.index import EntryIndex, Location
+from octavo.bookie.storage.index import Index, Location
 from octavo.proto.bookie_wire import Status
 from octavo.proto.entry import HEADER, HEADER_BYTES, digest_of
 from octavo.runtime.checksum import Buffer
@@ -91,7 +91,7 @@ class SegmentFiles:
 class EntryReader:
     """Looks entries up in the index and fetches them from their segments."""
 
-    def __init__(self, index: EntryIndex, files: SegmentFiles) -> None:
+    def __init__(self, index: Index, files: SegmentFiles) -> None:
         self._index = index
         self._files = files
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 import pytest_asyncio
 
-from octavo.bookie.storage.index import EntryIndex
+from octavo.bookie.storage.rocks_index import RocksIndex
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.disk import Appender
 from octavo.runtime.errors import StorageFull
@@ -32,10 +32,10 @@ def no_index_space(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """RocksDB has no space: its calls fail as they do on a full file system."""
     for name in names:
 
-        def full(_self: EntryIndex, *_rest: object) -> None:
+        def full(_self: RocksIndex, *_rest: object) -> None:
             raise StorageFull("IO error: No space left on device: injected")
 
-        monkeypatch.setattr(EntryIndex, name, full)
+        monkeypatch.setattr(RocksIndex, name, full)
 
 
 async def when(condition: Callable[[], bool]) -> None:

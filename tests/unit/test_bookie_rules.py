@@ -7,7 +7,8 @@ import pathlib
 import pytest
 
 from octavo.bookie.journal.segment import Position
-from octavo.bookie.storage.index import EntryIndex, IndexApplier
+from octavo.bookie.storage.applier import IndexApplier
+from octavo.bookie.storage.index import Index
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_wire import FrameType, ReadRequest, Status, decode_read_reply, encode_read
 from octavo.runtime.errors import InvariantViolation
@@ -42,7 +43,7 @@ async def test_b11_a_mark_never_goes_back(tmp_path: pathlib.Path) -> None:
         ledger = await rig.ledger()
         await rig.add(entry(ledger, 0))
         boot = rig.server._boot  # pyright: ignore[reportPrivateUsage]
-        index: EntryIndex = boot.index
+        index: Index = boot.index
         seen = [index.mark(0)]
         for i in range(1, 30):
             await rig.add(entry(ledger, i))
