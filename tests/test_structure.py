@@ -31,16 +31,12 @@ UNUSED = {
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES = {
-    "client/messaging/cluster/cluster.py",
-    "client/messaging/producing/sender_core.py",
     "serving/partition.py",
 }
 LARGE_CLASSES = {
     "client/ledger/quorum.py:QuorumCore",
     "client/ledger/writer.py:LedgerWriter",
     "client/messaging/api/consumer.py:AsyncConsumer",
-    "client/messaging/cluster/cluster.py:Cluster",
-    "client/messaging/producing/sender_core.py:SenderCore",
     "serving/partition.py:PartitionShell",
     "serving/registry.py:PartitionRegistry",
 }
@@ -85,6 +81,8 @@ CORES = (
     "client/messaging/cluster/search_pauses.py",
     "client/messaging/cluster/topic_lives.py",
     "client/messaging/producing/actions.py",
+    "client/messaging/producing/attempts.py",
+    "client/messaging/producing/in_flight.py",
     "client/messaging/producing/recent_sends.py",
     "client/messaging/producing/sender_core.py",
     "client/messaging/producing/stall_watch.py",

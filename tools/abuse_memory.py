@@ -29,7 +29,7 @@ import psutil
 
 from octavo import Client
 from octavo.client.ledger.config import LedgerClientConfig
-from octavo.client.messaging.cluster.cluster import ProduceCall
+from octavo.client.messaging.cluster.transport import ProduceCall
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.sync.producer import Producer
 from octavo.proto import broker_pb2 as pb

@@ -23,7 +23,7 @@ import pytest
 from octavo import AsyncClient, AsyncProducer
 from octavo.client.messaging.api import binding, leaving, producer
 from octavo.client.messaging.api import client as async_client
-from octavo.client.messaging.cluster import cluster, progress
+from octavo.client.messaging.cluster import calls, cluster, owners, progress, topics, transport
 from octavo.client.messaging.options import Plain, ProducerOptions
 from octavo.client.messaging.producing import (
     delivery,
@@ -50,12 +50,13 @@ SLACK_S = 8.0
 AT_ONCE = 16
 """Runs under way together."""
 MODULES = (
-    async_client, binding, cluster, delivery, early_sends, engine, futures, leaving, produce_link,
+    async_client, binding, calls, cluster, owners, topics, transport,
+    delivery, early_sends, engine, futures, leaving, produce_link,
     producer, progress, searches,
 )  # fmt: skip
-NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "owner")
+NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "of")
 """Bulk sends and what only readers await."""
-NEVER_SUSPEND = ("await channel.close()",)
+NEVER_SUSPEND = ("await channel.close()", "await self.transport.close()")
 """Its calls are cancelled by then, so there is nothing to wait for."""
 ATTEMPTS_MAX = 15
 """How often a site is tried that no run came to."""
@@ -474,7 +475,7 @@ async def test_every_future_resolves_whichever_await_fails(
     thread: FakeClusterThread, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_S", 0.1)
-    monkeypatch.setattr(cluster, "PROBE_S", 0.15)
+    monkeypatch.setattr(calls, "PROBE_S", 0.15)
     monkeypatch.setattr(delivery, "ACKS_0_CLOSE_S", LIMIT_S)
     sweep = Sweep(thread)
     gc.freeze()

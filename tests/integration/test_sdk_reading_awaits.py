@@ -26,7 +26,7 @@ from octavo import AsyncClient, TopicPartition
 from octavo.client.messaging.api import binding, consumer, leaving, reader
 from octavo.client.messaging.api import client as async_client
 from octavo.client.messaging.api.consumer import AsyncConsumer
-from octavo.client.messaging.cluster import cluster, progress
+from octavo.client.messaging.cluster import calls, cluster, owners, progress, topics, transport
 from octavo.client.messaging.reading import fetch_link, fetch_streams, fetcher, offsets, outcomes
 from octavo.proto import batch as batch_format
 from octavo.proto import endpoints
@@ -39,13 +39,14 @@ AT_ONCE = 8
 """Runs under way together: most of a run is waiting."""
 GONE_S = 5.0
 MODULES = (
-    async_client, binding, cluster, consumer, fetch_link, fetch_streams, fetcher, leaving, offsets,
-    outcomes, progress, reader,
+    async_client, binding, calls, cluster, consumer, fetch_link, fetch_streams, fetcher, leaving,
+    offsets, outcomes, owners, progress, reader, topics, transport,
 )  # fmt: skip
 NOT_READING = ("connect", "pause_search")
 """What no reading call awaits."""
 NEVER_SUSPEND = (
     "await channel.close()",  # its calls are cancelled by then
+    "await self.transport.close()",
     "await super().__aenter__()",
     "await self._position(where, deadline)",  # the positions are known when the ends are
 )
@@ -438,7 +439,7 @@ class Sweep:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is seconds elsewhere takes tenths here; a collection looks at what is new only."""
     monkeypatch.setattr(progress, "SILENT_S", 0.1)
-    monkeypatch.setattr(cluster, "PROBE_S", 0.15)
+    monkeypatch.setattr(calls, "PROBE_S", 0.15)
     quick = {"keepalive_time_ms": 150, "keepalive_timeout_ms": 150, "http2.ping_timeout_ms": 150}
     liveness = {
         **dict(endpoints._LIVENESS),  # pyright: ignore[reportPrivateUsage]

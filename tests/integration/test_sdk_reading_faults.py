@@ -375,7 +375,7 @@ async def test_an_error_is_raised_although_other_partitions_have_records(
 PLACES = {
     "looking up positions": "reading.outcomes.list_edges",
     "finding the range": "reading.outcomes.list_edges",
-    "finding the owner": "cluster.cluster.Cluster.owner",
+    "finding the owner": "cluster.owners.Owners.of",
     "decoding a reply": "reading.fetch_streams.decode_reply",
     "taking an answer": "reading.reading_core.ReadingCore.answered",
     "planning a request": "reading.requests.Requests.plan",

@@ -165,8 +165,8 @@ async def test_p5_partitions_nobody_asked_for_get_owners_and_then_the_client_is_
             cluster = client._binding.cluster()  # pyright: ignore[reportPrivateUsage]
 
             def is_settled() -> bool:
-                busy = cluster._completing  # pyright: ignore[reportPrivateUsage]
-                return not busy and "" not in cluster.views["orders"].owners
+                busy = cluster.owners.completing
+                return not busy and "" not in cluster.topics.views["orders"].owners
 
             await until(is_settled, "every partition has an owner and nobody asks any more")
             assert len(rig.servers[0].registry) == 6

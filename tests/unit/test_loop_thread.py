@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -38,7 +37,7 @@ class StoppedWhileItStarts(LoopThread):
     def __init__(self, *, seen: bool) -> None:
         super().__init__("test", lambda _: self.stop() if seen else None)
         if not seen:
-            made: Callable[[], asyncio.AbstractEventLoop] = self._new_loop
+            made = self._new_loop
 
             def new_loop() -> asyncio.AbstractEventLoop:
                 self.stop()

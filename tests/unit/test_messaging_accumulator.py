@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
-from octavo.client.messaging.producing.actions import Partition
 from octavo.client.messaging.producing.batches import Batch, Columns, Row
+from octavo.client.messaging.producing.in_flight import Partition
 from octavo.proto import batch as batch_format
 
 NOW = [0.0]

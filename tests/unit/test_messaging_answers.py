@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.client.messaging.cluster.cluster import with_answer
+from octavo.client.messaging.cluster.calls import with_answer
 from octavo.runtime.errors import MetadataUnavailable, NotLeader, RequestTimedOut, UnknownTopic
 
 CUT = RequestTimedOut("not known within 0.3 s")

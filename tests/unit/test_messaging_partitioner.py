@@ -25,8 +25,8 @@ from octavo.client.messaging.partitioner import (
 )
 from octavo.client.messaging.producing import routing
 from octavo.client.messaging.producing.accumulator import Slot
-from octavo.client.messaging.producing.actions import Partition
 from octavo.client.messaging.producing.batches import Batch
+from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import InvalidPartition

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from octavo.client.messaging.cluster.topic_lives import TopicLives, TopicView, created_again
-from octavo.client.messaging.producing.actions import Complete, Fail, Send, SenderSettings
+from octavo.client.messaging.producing.actions import Complete, Fail, Send
+from octavo.client.messaging.producing.in_flight import SenderSettings
 from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import DeliveryFailed, InconsistentTopicId, NotLeader, OctavoError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.client.messaging.producing.actions import InFlight, Partition
+from octavo.client.messaging.producing.in_flight import InFlight, Partition
 from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.runtime.errors import NotEnoughReplicas
 

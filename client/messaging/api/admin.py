@@ -20,7 +20,7 @@ from octavo.client.messaging.api.descriptions import (
     ledger_of,
     topic_of,
 )
-from octavo.client.messaging.cluster.cluster import Call
+from octavo.client.messaging.cluster.calls import Call
 from octavo.client.messaging.reading.limits import (
     INT32_MAX,
     INT64_MAX,
@@ -101,7 +101,7 @@ class AsyncAdmin:
             return topic_of(reply.topic)
 
         made = await change.settle(attempt)
-        await cluster.refresh_quietly(name, change.deadline.left_s())
+        await cluster.topics.refresh_quietly(name, change.deadline.left_s())
         return made
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
@@ -117,8 +117,8 @@ class AsyncAdmin:
         async def attempt() -> None:
             nonlocal topic_id
             if not topic_id:
-                await cluster.metadata([name], timeout_s=change.deadline.left_s())
-                view = cluster.views.get(name)
+                await cluster.topics.metadata([name], timeout_s=change.deadline.left_s())
+                view = cluster.topics.views.get(name)
                 if view is None:
                     raise UnknownTopic(f"topic {name!r} does not exist", topic=name)
                 topic_id = view.topic_id
@@ -134,12 +134,12 @@ class AsyncAdmin:
             except InconsistentTopicId as error:
                 if change.unsure:
                     return
-                cluster.life_is_over(name, topic_id)
+                cluster.topics.life_is_over(name, topic_id)
                 topic_id = b""  # what told it was behind; the name's present topic is meant
                 raise NotLeader(error.cause) from error
 
         await change.settle(attempt)
-        cluster.views.pop(name, None)
+        cluster.topics.views.pop(name, None)
 
     async def list_topics(
         self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S
@@ -154,7 +154,9 @@ class AsyncAdmin:
                 include_internal=include_internal, limit=LIST_PAGE, after=after
             )
             call = _list_call(request)
-            reply = await cluster.retrying(partial(self._page, call, deadline), deadline.left_s())
+            reply = await cluster.calls.retrying(
+                partial(self._page, call, deadline), deadline.left_s()
+            )
             out += [topic_of(topic) for topic in reply.topics]
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
@@ -172,14 +174,14 @@ class AsyncAdmin:
         deadline = Deadline(cluster.clock, timeout)
 
         async def attempt() -> TopicDescription:
-            reply = await cluster.metadata([name], timeout_s=deadline.left_s())
+            reply = await cluster.topics.metadata([name], timeout_s=deadline.left_s())
             for topic in reply.topics:
                 if topic.name == name:
                     _check(topic)
                     return topic_of(topic)
             raise UnknownTopic(f"topic {name!r} does not exist")
 
-        return await cluster.retrying(attempt, timeout)
+        return await cluster.calls.retrying(attempt, timeout)
 
     async def describe_log(
         self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
@@ -226,7 +228,7 @@ class AsyncAdmin:
         """
         cluster = self._binding.cluster()
         deadline = Deadline(cluster.clock, timeout)
-        view = await cluster.topic(check_topic(topic), timeout)
+        view = await cluster.topics.get(check_topic(topic), timeout)
         moment: At = Edge(at) if at in EDGE_WORDS else epoch_ms(at)
         wanted: dict[TopicPartition, At] = {
             TopicPartition(topic, number): moment for number in range(view.partitions)
@@ -274,7 +276,7 @@ class AsyncAdmin:
             _check(reply)
             return reply
 
-        return ledger_of(await cluster.retrying(attempt, timeout))
+        return ledger_of(await cluster.calls.retrying(attempt, timeout))
 
     async def _at_owner(
         self,
@@ -288,16 +290,18 @@ class AsyncAdmin:
         deadline = Deadline(cluster.clock, timeout_s)
 
         async def attempt() -> OwnerReply:
-            owner = await cluster.owner(topic, partition, deadline.left_s())
+            owner = await cluster.owners.of(topic, partition, deadline.left_s())
             try:
-                reply = await cluster.ask(owner, call, deadline.left_s(cluster.request_timeout_s))
+                reply = await cluster.calls.ask(
+                    owner, call, deadline.left_s(cluster.calls.request_timeout_s)
+                )
                 _check(reply)
             except RetriableError:
-                cluster.owner_is(topic, partition, "")
+                cluster.topics.owner_is(topic, partition, "")
                 raise
             return reply
 
-        return await cluster.retrying(attempt, timeout_s)
+        return await cluster.calls.retrying(attempt, timeout_s)
 
 
 _Reply = (

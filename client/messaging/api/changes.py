@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from octavo.client.messaging.cluster.cluster import Call, Cluster, never_left
+from octavo.client.messaging.cluster.calls import Call, never_left
+from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import RetriableError, UnknownOutcome
 
@@ -50,7 +51,7 @@ class Change:
                 raise
 
         try:
-            return await self._cluster.retrying(noted, self.deadline.left_s())
+            return await self._cluster.calls.retrying(noted, self.deadline.left_s())
         except UnknownOutcome:
             raise
         except RetriableError as error:  # it says nothing of an earlier attempt
@@ -65,4 +66,4 @@ class Change:
 
 async def ask_any(cluster: Cluster, call: Call[T], timeout_s: float) -> T:
     """One RPC to any broker that may take its whole time."""
-    return await cluster.ask_any(call, timeout_s, attempt_s=timeout_s)
+    return await cluster.calls.ask_any(call, timeout_s, attempt_s=timeout_s)

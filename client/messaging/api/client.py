@@ -61,7 +61,7 @@ class AsyncClient:
 
     async def connect(self, timeout: float = 5.0) -> None:
         """Check that a broker answers; BrokerUnavailable names every address tried and why."""
-        await self._binding.cluster().metadata([], timeout_s=timeout)
+        await self._binding.cluster().topics.metadata([], timeout_s=timeout)
 
     @overload
     def producer(

@@ -139,7 +139,7 @@ class AsyncConsumer:
         cluster = self._binding.cluster()
         wanted: list[TopicPartition] = []
         for topic in self._topics:
-            view = await cluster.topic(topic, deadline.left_s())
+            view = await cluster.topics.get(topic, deadline.left_s())
             wanted += [TopicPartition(topic, number) for number in range(view.partitions)]
         return wanted
 
@@ -185,7 +185,7 @@ class AsyncConsumer:
     async def _check_exist(self, wanted: list[TopicPartition], deadline: Deadline) -> None:
         cluster = self._binding.cluster()
         for topic in dict.fromkeys(where.topic for where in wanted):
-            view = await cluster.topic(topic, deadline.left_s())
+            view = await cluster.topics.get(topic, deadline.left_s())
             for where in wanted:
                 if where.topic == topic and where.partition >= view.partitions:
                     raise InvalidPartition(

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from octavo.client.messaging.producing.actions import Partition
 from octavo.client.messaging.producing.batches import (
     MAX_BATCH_RECORDS,
     Batch,
@@ -28,6 +27,7 @@ from octavo.client.messaging.producing.batches import (
     Span,
 )
 from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.sections import Section
 
 GROWN_BYTES_MAX = 512 * 1024

@@ -24,12 +24,12 @@ from octavo.client.messaging.producing.actions import (
     FindOwner,
     RequestIdentity,
     Send,
-    SenderSettings,
     Stop,
 )
 from octavo.client.messaging.producing.batches import Batch
 from octavo.client.messaging.producing.early_sends import EarlySends
 from octavo.client.messaging.producing.failures import UnseenFailures
+from octavo.client.messaging.producing.in_flight import SenderSettings
 from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.producing.produce_link import ProduceLink
 from octavo.client.messaging.producing.routing import TopicState
@@ -65,7 +65,7 @@ class Delivery:
         self.core = SenderCore(settings_of(config), cluster.entropy)
         self.failures = UnseenFailures()
         self.intake = Intake(
-            config, cluster.clock, cluster.max_record_bytes, self.look, self.failures.note
+            config, cluster.clock, cluster.topics.max_record_bytes, self.look, self.failures.note
         )
         self.early = EarlySends(self.intake, self.spawn, self.ensure_topic)
         self._now_s = cluster.clock.monotonic
@@ -81,7 +81,7 @@ class Delivery:
         self._last_tick_s = 0.0
         self._stalls = StallWatch()
         self._releasing = False
-        self._unwatch = cluster.watch(self._view_changed)
+        self._unwatch = cluster.owners.watch(self._view_changed)
 
     def unacknowledged(self) -> int:
         """Records that were accepted and neither acknowledged nor failed; any thread."""
@@ -91,7 +91,7 @@ class Delivery:
 
     async def ensure_topic(self, name: str) -> None:
         """Make the intake know a topic; waits for metadata up to max_block_ms (F031)."""
-        view = await self.cluster.topic(name, self.config.max_block_ms / 1000)
+        view = await self.cluster.topics.get(name, self.config.max_block_ms / 1000)
         self._guarded(partial(self._adopt, view))
         if self.intake.closed is not None:
             raise self.intake.refusal()
@@ -103,7 +103,7 @@ class Delivery:
     def _adopt(self, view: TopicView) -> None:
         """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
         intake, config = self.intake, self.config
-        intake.limit_records(self.cluster.max_record_bytes)
+        intake.limit_records(self.cluster.topics.max_record_bytes)
         state = intake.topics.get(view.name)
         if state is not None and state.life != view.life:
             self._act(end_life(state, self._accumulator, self.core), self._now_s())
@@ -342,7 +342,7 @@ class Delivery:
             if ack.HasField("error"):
                 error = from_wire(ack.error)
                 if isinstance(error, InconsistentTopicId):
-                    self.cluster.life_is_over(*self.core.life_of(ack.correlation))
+                    self.cluster.topics.life_is_over(*self.core.life_of(ack.correlation))
                 actions += self.core.refused(ack.correlation, error, now_s)
             else:
                 actions += self.core.acknowledged(

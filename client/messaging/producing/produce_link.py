@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from octavo.client.messaging.cluster.cluster import Cluster, ProduceCall
+from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.progress import ProgressClock, until_silent
+from octavo.client.messaging.cluster.transport import ProduceCall
 from octavo.client.messaging.producing.actions import Send
 from octavo.client.messaging.producing.recent_sends import RecentSends
 from octavo.client.messaging.user_code import ClientLog
@@ -85,7 +86,7 @@ class ProduceLink:
 
     async def _session(self) -> OctavoError:
         """One stream from first to last message; returns why it ended."""
-        call = self._call = self._cluster.produce_stream(self.address)
+        call = self._call = self._cluster.transport.produce_stream(self.address)
         reader = asyncio.ensure_future(self._read(call))
         writer = asyncio.ensure_future(self._write(call))
         watcher = asyncio.ensure_future(self._silence())
@@ -112,7 +113,9 @@ class ProduceLink:
     async def _silence(self) -> OctavoError:
         """Ends when the broker fell silent although it owes acknowledgements."""
         cluster = self._cluster
-        return await until_silent(self.address, self._progress, cluster.clock, cluster.responds)
+        return await until_silent(
+            self.address, self._progress, cluster.clock, cluster.calls.responds
+        )
 
     async def _read(self, call: ProduceCall) -> OctavoError:
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from octavo.client.messaging.cluster.cluster import Cluster
-from octavo.client.messaging.producing.actions import Action, Partition
+from octavo.client.messaging.producing.actions import Action
 from octavo.client.messaging.producing.batches import Batch
+from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
@@ -42,15 +43,15 @@ class Searches:
     async def find_owner(self, partition: Partition, avoid: str) -> None:
         """Ask until the owner of `partition` is known; `avoid` just failed."""
         cluster, core = self._cluster, self._core
-        backoff = cluster.backoff()
+        backoff = cluster.calls.backoff()
         key = (partition.topic, partition.partition)
         while core.fatal is None and not partition.ended:
             try:
-                owner = await cluster.find_owner(*key, avoid=avoid)
+                owner = await cluster.owners.find(*key, avoid=avoid)
             except OctavoError as error:
                 _log.info("no owner of %s yet: %s", partition, error.cause)
                 self._owner_errors[key] = error
-                await cluster.pause_search(error, backoff)
+                await cluster.owners.pause_search(error, backoff)
                 continue
             self._owner_errors.pop(key, None)
             now_s = cluster.clock.monotonic()
@@ -61,12 +62,12 @@ class Searches:
         """Ask until a broker grants a producer id."""
         cluster, core = self._cluster, self._core
         request = pb.InitProducerIdRequest()
-        backoff = cluster.backoff()
+        backoff = cluster.calls.backoff()
         while core.fatal is None:
             try:
-                reply = await cluster.ask_any(
+                reply = await cluster.calls.ask_any(
                     lambda stub, limit: stub.InitProducerId(request, timeout=limit),
-                    cluster.request_timeout_s,
+                    cluster.calls.request_timeout_s,
                 )
                 if reply.HasField("error"):
                     raise from_wire(reply.error)

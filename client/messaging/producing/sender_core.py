@@ -19,45 +19,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.client.messaging.producing.actions import (
+from octavo.client.messaging.producing.actions import Action, RequestIdentity, Stop
+from octavo.client.messaging.producing.attempts import Attempts
+from octavo.client.messaging.producing.in_flight import (
     SEQUENCE_MASK,
-    Action,
-    Complete,
     Deliverable,
-    Fail,
-    FindOwner,
-    Hole,
     InFlight,
     Partition,
-    RequestIdentity,
-    Send,
     SenderSettings,
     State,
-    Stop,
     sequence_reached,
 )
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
-    CorruptBatch,
     DeliveryFailed,
     InvalidProducerEpoch,
     NotEnoughReplicas,
     NotLeader,
     OctavoError,
     OutOfOrderSequence,
-    RequestRejected,
     RequestTimedOut,
     Retry,
     Throttled,
-    UnknownTopic,
 )
 from octavo.runtime.invariant import invariant
 
 STATE_TRUSTED_S = 3600.0
 """An owner may forget a producer a day after its last batch (I10); well before that, a quiet
 partition counts as new."""
-CORRUPT_ATTEMPTS = 3
-"""A batch refused as corrupt is sent this often: the bytes may have changed on the way."""
 NOT_WRITTEN = (NotEnoughReplicas, Throttled)
 """Answers that owners give only for what went into no ledger (A6, A8)."""
 OWNER_DETAIL = "owner_address"
@@ -79,12 +68,8 @@ class SenderCore:
         self._entropy = entropy
         self._resetting = False
         self._asked_identity = False
-        self._correlation = 0
-        self._by_correlation: dict[int, InFlight] = {}
+        self._attempts = Attempts(settings)
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._busy: dict[Partition, None] = {}
-        """Partitions with unresolved batches."""
-        self._actions: list[Action] = []
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -95,15 +80,9 @@ class SenderCore:
             and not partition.ended
             and not self._resetting
             and not partition.muted
-            and len(partition.in_flight) < self._window(partition)
+            and len(partition.in_flight) < partition.window(self.settings)
             and (not partition.in_flight or partition.in_flight[-1].state is not State.WAITING)
         )
-
-    def _window(self, partition: Partition) -> int:
-        """How many batches may be in flight."""
-        if self.settings.idempotent and not partition.established:
-            return 1
-        return self.settings.max_in_flight
 
     def add(self, partition: Partition, batch: Deliverable, now_s: float) -> list[Action]:
         """Take over a batch; only when `room`."""
@@ -111,7 +90,7 @@ class SenderCore:
         if not partition.in_flight and now_s - partition.acknowledged_s > STATE_TRUSTED_S:
             partition.established = False
         partition.in_flight.append(InFlight(batch, partition))
-        self._busy[partition] = None
+        self._attempts.busy[partition] = None
         self._pump(partition, now_s)
         return self._taken()
 
@@ -128,8 +107,8 @@ class SenderCore:
         self._asked_identity = False
         self._resetting = False
         for partition in self._partitions.values():
-            self._start_epoch(partition, epoch)
-        for partition in list(self._busy):
+            partition.start_epoch(epoch)
+        for partition in list(self._attempts.busy):
             self._pump(partition, now_s)
         return self._taken()
 
@@ -146,25 +125,24 @@ class SenderCore:
 
         `proves_earlier`: the owner knew the producer, so what it accepted was next in line.
         """
-        item = self._by_correlation.get(correlation)
+        item = self._attempts.find(correlation)
         if item is not None:
             self._stored(item, base_offset, duplicate, now_s, proves_earlier=proves_earlier)
         return self._taken()
 
     def refused(self, correlation: int, error: OctavoError, now_s: float) -> list[Action]:
         """An attempt was answered with an error."""
-        item = self._by_correlation.get(correlation)
+        item = self._attempts.find(correlation)
         if item is None:
             return []  # an attempt already given up
-        del self._by_correlation[correlation]
-        item.state = State.WAITING
+        self._attempts.answered(item)
         item.last_error = error
         if isinstance(error, OutOfOrderSequence):
             self._out_of_order(item, error, now_s)
         elif isinstance(error, InvalidProducerEpoch):
             self._stop(error)
-        elif self._is_rejection(item, error, now_s):
-            self._drop(item, error, refused=True)
+        elif item.is_refused_by(error, self.settings, now_s):
+            self._attempts.drop(item, error, refused=True)
             self._settle(item.partition)
         else:
             self._retry(item, error, now_s)
@@ -174,56 +152,46 @@ class SenderCore:
     def written(self, correlations: Iterable[int]) -> list[Action]:
         """acks=0: a connection took these over; no reply is awaited (A4)."""
         for correlation in correlations:
-            item = self._by_correlation.get(correlation)
+            item = self._attempts.find(correlation)
             if item is not None:
-                self._complete(item, -1, duplicate=False)
+                self._attempts.complete(item, -1, duplicate=False)
         return self._taken()
 
     def connection_lost(self, owner: str, error: OctavoError, now_s: float) -> list[Action]:
         """The connection to `owner` ended: what it carried has unknown fate."""
-        for item in list(self._by_correlation.values()):
-            if item.owner == owner and item.state is State.SENT:
-                if self.settings.acks == 0:
-                    self._complete(item, -1, duplicate=False)  # A4: lost or not, it is not told
-                    item.partition.owner = ""
-                else:
-                    self._lost(item, error, now_s)
-        for partition in list(self._busy):
+        for item in self._attempts.sent_to(owner):
+            if self.settings.acks == 0:
+                self._attempts.complete(item, -1, duplicate=False)  # A4: it is not told
+                item.partition.owner = ""
+            else:
+                self._retry(item, error, now_s, lost=True)
+        for partition in list(self._attempts.busy):
             self._pump(partition, now_s)
         return self._taken()
 
     def tick(self, now_s: float) -> list[Action]:
         """Time passed: request and delivery timeouts, ends of back-off."""
         limit = self.settings
-        for partition in list(self._busy):
+        for partition in list(self._attempts.busy):
             for item in list(partition.in_flight):
                 if now_s - item.batch.created_s >= limit.delivery_timeout_s:
                     self._expire(item, now_s)
-                elif self._unanswered(item, now_s):
+                elif item.is_overdue(limit, now_s):
                     error = RequestTimedOut(
                         f"no answer from {item.owner} within {limit.request_timeout_s:g} s"
                     )
-                    self._lost(item, error, now_s)
+                    self._retry(item, error, now_s, lost=True)
             self._pump(partition, now_s)
         return self._taken()
-
-    def _unanswered(self, item: InFlight, now_s: float) -> bool:
-        """Whether an answer is overdue; with acks=0 none is awaited."""
-        if self.settings.acks == 0:
-            return False
-        waited_s = now_s - item.sent_s
-        return item.state is State.SENT and waited_s >= self.settings.request_timeout_s
 
     def next_deadline_s(self) -> float | None:
         """When `tick` is due next; None when nothing waits."""
         limit = self.settings
         deadline: float | None = None
-        for partition in self._busy:
+        for partition in self._attempts.busy:
             for item in partition.in_flight:
-                at = item.batch.created_s + limit.delivery_timeout_s
-                if item.state is State.SENT:
-                    at = min(at, item.sent_s + limit.request_timeout_s)
-                elif item.state is State.WAITING and partition.retry_at_s:
+                at = item.deadline_s(limit)
+                if item.state is State.WAITING and partition.retry_at_s:
                     at = min(at, partition.retry_at_s)
                 deadline = at if deadline is None else min(deadline, at)
         return deadline
@@ -243,7 +211,7 @@ class SenderCore:
 
     def life_of(self, correlation: int) -> tuple[str, bytes]:
         """Topic and topic id of an attempt; of one that is not known any more, of no topic."""
-        item = self._by_correlation.get(correlation)
+        item = self._attempts.find(correlation)
         return ("", b"") if item is None else (item.partition.topic, item.partition.topic_id)
 
     def end_life(self, partitions: Iterable[Partition], error: OctavoError) -> list[Action]:
@@ -251,21 +219,16 @@ class SenderCore:
         for partition in partitions:
             partition.ended = True
             for item in list(partition.in_flight):
-                self._remove(item)
-                self._actions.append(Fail(item.batch, error))
+                self._attempts.fail(item, error)
             partition.holes.clear()
             key = (partition.topic, partition.partition)
             if self._partitions.get(key) is partition:
                 del self._partitions[key]
         return self._taken()
 
-    def unresolved(self) -> int:
-        """Batches taken over and neither completed nor failed."""
-        return sum(len(partition.in_flight) for partition in self._busy)
-
     def oldest(self) -> InFlight | None:
         """Of the batches taken over and not resolved, the one that was made first."""
-        heads = (partition.in_flight[0] for partition in self._busy)
+        heads = (partition.in_flight[0] for partition in self._attempts.busy)
         return min(heads, key=lambda item: item.batch.created_s, default=None)
 
     def validate(self) -> None:
@@ -273,12 +236,9 @@ class SenderCore:
         for partition in self._partitions.values():
             items = partition.in_flight
             invariant(len(items) <= self.settings.max_in_flight, "too many batches in flight (I4)")
-            invariant(bool(items) == (partition in self._busy), "busy set is wrong")
+            invariant(bool(items) == (partition in self._attempts.busy), "busy set is wrong")
             fresh = [item.base_sequence < 0 for item in items]
             invariant(fresh == sorted(fresh), "a numbered batch behind one without number")
-            for item in items:
-                known = self._by_correlation.get(item.correlation) is item
-                invariant(known == (item.state is State.SENT), "correlation table is wrong")
             order = [(i.base_sequence - partition.next_sequence) & SEQUENCE_MASK for i in items]
             numbered = [
                 at for at, item in zip(order, items, strict=True) if item.base_sequence >= 0
@@ -288,18 +248,12 @@ class SenderCore:
     # --- sending --------------------------------------------------------------------------------
 
     def _taken(self) -> list[Action]:
-        if self._resetting and not self._asked_identity and not self._any_fate_unknown():
+        attempts = self._attempts
+        if self._resetting and not self._asked_identity and not attempts.any_fate_unknown():
             self._asked_identity = True
-            self._actions.append(RequestIdentity())
-        actions, self._actions = self._actions, []
+            attempts.actions.append(RequestIdentity())
+        actions, attempts.actions = attempts.actions, []
         return actions
-
-    def _any_fate_unknown(self) -> bool:
-        return any(
-            item.base_sequence >= 0 and item.state is not State.PARKED
-            for partition in self._busy
-            for item in partition.in_flight
-        )
 
     def _pump(self, partition: Partition, now_s: float) -> None:
         """Send what may be sent, in order."""
@@ -307,7 +261,7 @@ class SenderCore:
             return
         waiting, sent, parked = _by_state(partition.in_flight)
         if waiting and not partition.owner:
-            self._want_owner(partition)
+            self._attempts.want_owner(partition)
         if partition.muted and (now_s < partition.retry_at_s or sent):
             return
         if parked or partition.holes or self._resetting:  # nothing is numbered behind a hole
@@ -317,63 +271,17 @@ class SenderCore:
         if self.settings.idempotent and self.producer_id < 0:
             if not self._asked_identity:
                 self._asked_identity = True
-                self._actions.append(RequestIdentity())
+                self._attempts.actions.append(RequestIdentity())
             return
         if not partition.owner:
             return
         partition.muted = False
         partition.retry_at_s = 0.0
         partition.last_owner = partition.owner
-        for item in waiting[: max(self._window(partition) - sent, 0)]:
-            self._send(item, now_s)
-
-    def _want_owner(self, partition: Partition) -> None:
-        """Look for it also during back-off: the answer is there when that ends."""
-        if not partition.finding:
-            partition.finding = True
-            avoid = partition.last_owner if partition.failures else ""
-            self._actions.append(FindOwner(partition, avoid))
-
-    def _send(self, item: InFlight, now_s: float) -> None:
-        partition = item.partition
-        if self.settings.idempotent and item.base_sequence < 0:
-            item.base_sequence = partition.next_sequence
-            partition.next_sequence = (item.base_sequence + item.batch.count) & SEQUENCE_MASK
-        self._correlation += 1
-        item.correlation = self._correlation
-        item.state = State.SENT
-        item.owner = partition.owner
-        item.sent_s = now_s
-        item.attempts += 1
-        self._by_correlation[item.correlation] = item
-        self._actions.append(
-            Send(
-                owner=item.owner,
-                correlation=item.correlation,
-                batch=item.batch,
-                topic=partition.topic,
-                partition=partition.partition,
-                producer_id=self.producer_id,
-                producer_epoch=partition.epoch,
-                base_sequence=item.base_sequence,
-                topic_id=partition.topic_id,
-            )
-        )
+        for item in waiting[: max(partition.window(self.settings) - sent, 0)]:
+            self._attempts.send(item, self.producer_id, now_s)
 
     # --- outcomes -------------------------------------------------------------------------------
-
-    def _remove(self, item: InFlight) -> None:
-        partition = item.partition
-        partition.in_flight.remove(item)
-        if self._by_correlation.get(item.correlation) is item:
-            del self._by_correlation[item.correlation]
-        if not partition.in_flight:
-            self._busy.pop(partition, None)
-            partition.muted = False
-
-    def _complete(self, item: InFlight, base_offset: int, *, duplicate: bool) -> None:
-        self._remove(item)
-        self._actions.append(Complete(item.batch, base_offset, duplicate))
 
     def _stored(
         self,
@@ -387,21 +295,9 @@ class SenderCore:
         partition = item.partition
         if self.settings.idempotent:
             while partition.in_flight[0] is not item:
-                older = partition.in_flight[0]
-                if not proves_earlier:
-                    self._give_up(older, "the owner did not know this producer any more (I10)")
-                elif (
-                    older.state is State.PARKED
-                ):  # one owner said no, another one stored a later one
-                    self._give_up(older, "an owner that stored a later batch contradicts another")
-                else:
-                    self._complete(older, -1, duplicate=False)  # I5: the higher one proves it
-            partition.holes = [
-                hole
-                for hole in partition.holes
-                if not sequence_reached(item.base_sequence, hole.base)
-            ]
-        self._complete(item, base_offset, duplicate=duplicate)
+                self._attempts.overtaken(partition.in_flight[0], proved=proves_earlier)
+            partition.forget_holes(item.base_sequence)
+        self._attempts.complete(item, base_offset, duplicate=duplicate)
         partition.failures = 0
         partition.established = True
         partition.acknowledged_s = now_s
@@ -427,7 +323,7 @@ class SenderCore:
         overlap = last is not None and last >= 0 and sequence_reached(last, item.base_sequence)
         if overlap or (bases and (last is None or (last + 1) & SEQUENCE_MASK in bases)):
             if overlap and item.loose:
-                self._give_up(item, "the owner stored others under its sequences")
+                self._attempts.give_up(item, "the owner stored others under its sequences")
             else:
                 item.state = State.PARKED
             self._settle(partition)
@@ -436,16 +332,11 @@ class SenderCore:
         self._retry(item, error, now_s)
         partition.owner = ""
 
-    def _is_rejection(self, item: InFlight, error: OctavoError, now_s: float) -> bool:
-        """Whether the owner refused the batch for good; its sequence was not consumed (§18)."""
-        if isinstance(error, CorruptBatch):
-            return item.attempts >= CORRUPT_ATTEMPTS
-        if isinstance(error, UnknownTopic):
-            return now_s - item.batch.created_s >= self.settings.unknown_topic_s
-        return isinstance(error, RequestRejected)
-
-    def _retry(self, item: InFlight, error: OctavoError, now_s: float) -> None:
-        item.state = State.WAITING
+    def _retry(
+        self, item: InFlight, error: OctavoError, now_s: float, *, lost: bool = False
+    ) -> None:
+        """Send it again when due; `lost`: no answer will come, and a copy may be stored later."""
+        self._attempts.answered(item)
         item.last_error = error
         item.loose = item.loose or not isinstance(error, (*NOT_WRITTEN, OutOfOrderSequence))
         partition = item.partition
@@ -459,6 +350,9 @@ class SenderCore:
                 limit.backoff_max_s,
             )
             partition.retry_at_s = now_s + delay * self._entropy.uniform(0.8, 1.2)
+        if lost:
+            partition.owner = ""
+            return
         pause_ms = _int_detail(error, THROTTLE_DETAIL)
         if pause_ms is not None:
             partition.retry_at_s = max(partition.retry_at_s, now_s + pause_ms / 1000)
@@ -470,12 +364,6 @@ class SenderCore:
         partition.owner = str(hint or "")
         if hint and partition.failures == 1:
             partition.retry_at_s = now_s  # the owner moved and we know where to: no back-off
-
-    def _lost(self, item: InFlight, error: OctavoError, now_s: float) -> None:
-        """An attempt whose answer will not come: its copy may still be stored later."""
-        self._by_correlation.pop(item.correlation, None)
-        self._retry(item, error, now_s)
-        item.partition.owner = ""
 
     def _expire(self, item: InFlight, now_s: float) -> None:
         """I4: the delivery timeout passed."""
@@ -492,27 +380,8 @@ class SenderCore:
             hint="check the brokers' health; raise delivery_timeout_ms to wait longer",
         )
         item.loose = not absent
-        self._drop(item, error, refused=False)
+        self._attempts.drop(item, error, refused=False)
         self._settle(item.partition)
-
-    def _give_up(self, item: InFlight, why: str) -> None:
-        """Fail a batch whose fate is unknown and which must not be sent again."""
-        item.loose = True
-        error = DeliveryFailed(
-            f"{item.batch.count} records to {item.partition} may or may not be stored: {why}",
-            hint="read the topic to see what is stored before sending them again",
-        )
-        self._drop(item, error, refused=False)
-
-    def _drop(self, item: InFlight, error: OctavoError, *, refused: bool) -> None:
-        """Give a batch up; what it leaves behind in the sequences is a hole."""
-        partition = item.partition
-        self._remove(item)
-        if item.base_sequence >= 0:
-            partition.holes.append(Hole(item.base_sequence, item.loose, refused))
-            following = partition.next_sequence
-            partition.holes.sort(key=lambda hole: (hole.base - following) & SEQUENCE_MASK)
-        self._actions.append(Fail(item.batch, error))
 
     def _settle(self, partition: Partition) -> None:
         """Go on behind holes once nothing numbered of the partition has unknown fate."""
@@ -523,43 +392,25 @@ class SenderCore:
             return
         if any(hole.loose for hole in holes):
             for item in [item for item in parked if item.loose]:
-                self._give_up(item, "a batch in front of it was given up")
+                self._attempts.give_up(item, "a batch in front of it was given up")
                 parked.remove(item)
         in_place = bool(holes) and all(hole.refused and not hole.loose for hole in holes)
         if in_place and not any(item.loose for item in parked):
-            bases = [hole.base for hole in holes] + [item.base_sequence for item in parked]
-            following = partition.next_sequence
-            first = min(bases, key=lambda base: (base - following) & SEQUENCE_MASK)
-            holes.clear()
-            for item in parked:
-                item.state, item.base_sequence = State.WAITING, -1
-            partition.next_sequence = first
+            partition.fill_holes(parked)
         elif partition.epoch < EPOCH_MAX:
-            self._start_epoch(partition, partition.epoch + 1)
+            partition.start_epoch(partition.epoch + 1)
         else:
             self._resetting = True
-
-    @staticmethod
-    def _start_epoch(partition: Partition, epoch: int) -> None:
-        """Number everything from 0 under `epoch`; nothing numbered may have unknown fate (I6)."""
-        partition.epoch = epoch
-        partition.next_sequence = 0
-        partition.established = False
-        partition.holes.clear()
-        for item in partition.in_flight:
-            invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
-            item.state, item.base_sequence, item.loose = State.WAITING, -1, False
 
     def _stop(self, error: OctavoError) -> None:
         """The producer cannot go on: fail every batch."""
         if self.fatal is not None:
             return
         self.fatal = error
-        for partition in list(self._busy):
+        for partition in list(self._attempts.busy):
             for item in list(partition.in_flight):
-                self._remove(item)
-                self._actions.append(Fail(item.batch, error))
-        self._actions.append(Stop(error))
+                self._attempts.fail(item, error)
+        self._attempts.actions.append(Stop(error))
 
 
 def _int_detail(error: OctavoError, name: str) -> int | None:

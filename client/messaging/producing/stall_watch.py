@@ -6,7 +6,7 @@ wants to know after seconds what they are waiting for.
 
 from __future__ import annotations
 
-from octavo.client.messaging.producing.actions import InFlight
+from octavo.client.messaging.producing.in_flight import InFlight
 
 STALLED_S = 10.0
 """A batch that waits longer for its acknowledgement is worth a warning; another after as long."""

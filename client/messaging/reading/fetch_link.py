@@ -9,8 +9,9 @@ import asyncio
 
 import grpc
 
-from octavo.client.messaging.cluster.cluster import Cluster, FetchCall
+from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.progress import ProgressClock
+from octavo.client.messaging.cluster.transport import FetchCall
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
 from octavo.runtime.errors import BrokerUnavailable, OctavoError, RequestTimedOut
@@ -85,7 +86,7 @@ class FetchLink:
         try:
             async with asyncio.timeout(limit_s) as self._waiting:
                 if self._call is None:
-                    self._call = self._cluster.fetch_stream(address)
+                    self._call = self._cluster.transport.fetch_stream(address)
                 self.progress.asked(clock.monotonic(), long_poll_s=long_poll_s)
                 await self._call.write(request)
                 reply = await self._call.read()

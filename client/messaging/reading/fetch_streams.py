@@ -92,9 +92,9 @@ class FetchStreams:
 
     async def _watch_silence(self, address: str, link: FetchLink) -> None:
         """Give the stream up whenever its broker owes a reply and fell silent."""
-        cluster = self._cluster
+        clock, responds = self._cluster.clock, self._cluster.calls.responds
         while True:
-            silent = await until_silent(address, link.progress, cluster.clock, cluster.responds)
+            silent = await until_silent(address, link.progress, clock, responds)
             link.give_up(silent)
 
     async def _ask_for_ever(self, address: str, link: FetchLink) -> None:
@@ -154,7 +154,7 @@ class FetchStreams:
             max_bytes=plan.max_bytes,
             max_wait_ms=plan.max_wait_ms,
         )
-        limit_s = plan.max_wait_ms / 1000 + self._cluster.request_timeout_s
+        limit_s = plan.max_wait_ms / 1000 + self._cluster.calls.request_timeout_s
         reply = await link.exchange(request, limit_s, plan.max_wait_ms / 1000)
         try:
             correlation, partitions = decode_reply(reply)

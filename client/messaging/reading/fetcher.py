@@ -60,7 +60,7 @@ class Fetcher:
             backoff_initial_s=config.retry_backoff_ms / 1000,
             backoff_max_s=config.retry_backoff_max_ms / 1000,
         )
-        self.core = ReadingCore(settings, cluster.views, cluster.entropy)
+        self.core = ReadingCore(settings, cluster.topics.views, cluster.entropy)
         self._cluster = cluster
         self._now_s = cluster.clock.monotonic
         self._data = asyncio.Event()
@@ -70,7 +70,7 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._closed = False
-        self._unwatch = cluster.watch(self._view_changed)
+        self._unwatch = cluster.owners.watch(self._view_changed)
 
     async def close(self) -> None:
         """End all streams and tasks, and every wait; harmless when repeated."""
@@ -106,9 +106,9 @@ class Fetcher:
             elif isinstance(action, Interrupt):
                 self._streams.interrupt(action.address)
             elif isinstance(action, OwnerIs):
-                self._cluster.owner_is(*action.where, action.address)
+                self._cluster.topics.owner_is(*action.where, action.address)
             elif isinstance(action, LifeIsOver):
-                self._cluster.life_is_over(action.topic, action.topic_id)
+                self._cluster.topics.life_is_over(action.topic, action.topic_id)
             elif isinstance(action, LearnTopic):
                 self._learn(action.topic)
             else:
@@ -134,7 +134,7 @@ class Fetcher:
     def _learn(self, topic: str) -> None:
         if not self._closed:
             self._tasks.start(
-                self._cluster.refresh_quietly(topic), f"metadata of {topic}", lambda: None
+                self._cluster.topics.refresh_quietly(topic), f"metadata of {topic}", lambda: None
             )
 
     def _view_changed(self, view: TopicView) -> None:

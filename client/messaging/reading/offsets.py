@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from octavo.client.messaging.cluster.cluster import Cluster, is_silence, with_answer
+from octavo.client.messaging.cluster.calls import is_silence, with_answer
+from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.edges import Edge
@@ -44,7 +45,7 @@ async def list_offsets(
     ids = {} if ids is None else ids
     found: dict[TopicPartition, int | None] = {}
     errors: dict[TopicPartition, OctavoError] = {}
-    backoff = cluster.backoff()
+    backoff = cluster.calls.backoff()
     answered: OctavoError | None = None
     while True:
         missing = {where: at for where, at in wanted.items() if where not in found}
@@ -77,12 +78,12 @@ async def _round(
     owners: dict[str, list[TopicPartition]] = {}
     for where in missing:
         try:
-            owner = await cluster.owner(where.topic, where.partition, deadline.left_s())
+            owner = await cluster.owners.of(where.topic, where.partition, deadline.left_s())
         except OctavoError as error:
             errors[where] = error
         else:
             owners.setdefault(owner, []).append(where)
-    limit_s = deadline.left_s(cluster.request_timeout_s)
+    limit_s = deadline.left_s(cluster.calls.request_timeout_s)
     async with asyncio.TaskGroup() as group:  # what somebody cancels of it is asked again
         for owner, part in owners.items():
             wanted = {where: missing[where] for where in part}
@@ -100,13 +101,13 @@ async def _ask(
 ) -> None:
     request = pb.ListOffsetsRequest(offsets=[_asked(where, at) for where, at in part.items()])
     try:
-        reply = await cluster.ask(
+        reply = await cluster.calls.ask(
             owner, lambda stub, limit: stub.ListOffsets(request, timeout=limit), timeout_s
         )
     except OctavoError as error:
         for where in part:
             errors[where] = error
-            cluster.owner_is(where.topic, where.partition, "")
+            cluster.topics.owner_is(where.topic, where.partition, "")
         return
     for item in reply.offsets:
         where = TopicPartition(item.topic, item.partition)
@@ -117,7 +118,7 @@ async def _ask(
         refusal = from_wire(item.error)
         errors[where] = refusal
         if refusal.retry in (Retry.AFTER_REFRESH, Retry.OTHER_PEER):
-            cluster.owner_is(where.topic, where.partition, "")
+            cluster.topics.owner_is(where.topic, where.partition, "")
 
 
 def _asked(where: TopicPartition, at: At) -> pb.ListOffset:

@@ -16,13 +16,13 @@ async def outcome_of(work: Work, cluster: Cluster) -> Offsets | Range | str:
 
     Raises OctavoError when it says nothing or no.
     """
-    deadline = Deadline(cluster.clock, cluster.request_timeout_s)
+    deadline = Deadline(cluster.clock, cluster.calls.request_timeout_s)
     ids: dict[TopicPartition, bytes] = {}
     if isinstance(work, FindOwner):
         where = work.reading.where
         if work.fresh:
-            return await cluster.find_owner(*where, avoid=work.avoid)
-        return await cluster.owner(*where)
+            return await cluster.owners.find(*where, avoid=work.avoid)
+        return await cluster.owners.of(*where)
     if isinstance(work, AskRange):
         where = work.mark.reading.where
         start = (await list_edges(cluster, [where], EARLIEST, deadline))[where]

@@ -126,7 +126,7 @@ class LoopThread:
     def __init__(self, name: str, on_start: Callable[[LoopThread], object]) -> None:
         import uvloop  # here, for `import octavo` costs nothing until a client is made
 
-        self._new_loop = uvloop.new_event_loop
+        self._new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
         self._name = name
         self._on_start = on_start
         self._section = Section()
