@@ -36,7 +36,6 @@ LARGE_FILES = {
 LARGE_CLASSES = {
     "client/ledger/quorum.py:QuorumCore",
     "client/ledger/writer.py:LedgerWriter",
-    "client/messaging/api/consumer.py:AsyncConsumer",
     "serving/partition.py:PartitionShell",
     "serving/registry.py:PartitionRegistry",
 }

@@ -62,7 +62,7 @@ TWINS = (
         "The blocking consumer.",
         ("ConsumerByHand",),
         "For one thread at a time.",
-        frozenset({"buffered_bytes", "refill", "rewind", "take_arrow", "untake_arrow"}),
+        frozenset({"buffered_bytes"}),
     ),
     Twin(
         "AsyncReader",
@@ -70,7 +70,7 @@ TWINS = (
         "The blocking reader.",
         ("ReaderByHand", "Consumer"),
         "For one thread at a time.",
-        frozenset({"begin_to_end", "refill_until", "start"}),
+        frozenset({"begin_to_end", "start"}),
     ),
     Twin(
         "AsyncClient",

@@ -23,7 +23,7 @@ from functools import cache, partial
 import pytest
 
 from octavo import AsyncClient, TopicPartition
-from octavo.client.messaging.api import binding, consumer, leaving, reader
+from octavo.client.messaging.api import binding, consumer, hand_over, leaving, opening, reader
 from octavo.client.messaging.api import client as async_client
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.cluster import calls, cluster, owners, progress, topics, transport
@@ -39,8 +39,8 @@ AT_ONCE = 8
 """Runs under way together: most of a run is waiting."""
 GONE_S = 5.0
 MODULES = (
-    async_client, binding, calls, cluster, consumer, fetch_link, fetch_streams, fetcher, leaving,
-    offsets, outcomes, owners, progress, reader, topics, transport,
+    async_client, binding, calls, cluster, consumer, fetch_link, fetch_streams, fetcher, hand_over,
+    leaving, offsets, opening, outcomes, owners, progress, reader, topics, transport,
 )  # fmt: skip
 NOT_READING = ("connect", "pause_search")
 """What no reading call awaits."""

@@ -341,7 +341,7 @@ async def test_an_error_nobody_read_yet_costs_no_requests(
     await fill(client, "one", 1)
     plans = 0
     async with client.reader("one") as reader:
-        fetcher = reader.fetcher
+        fetcher = reader.opening.fetcher
         assert fetcher is not None
         plain = fetcher.core.requests.plan
 
@@ -363,10 +363,10 @@ async def test_an_error_is_raised_although_other_partitions_have_records(
     await fill(client, "orders", 500, 0)
     async with client.reader("orders") as reader:
         assert await reader.poll(1, timeout=LIMIT_S)
-        assert reader.fetcher is not None
-        reader.fetcher.core.buffers.reading(TopicPartition("orders", 1)).error = LedgerConflict(
-            "damaged"
-        )
+        assert reader.opening.fetcher is not None
+        reader.opening.fetcher.core.buffers.reading(
+            TopicPartition("orders", 1)
+        ).error = LedgerConflict("damaged")
         with pytest.raises(LedgerConflict):
             await reader.poll(1, timeout=LIMIT_S)
         assert await reader.poll(1, timeout=LIMIT_S)
@@ -399,8 +399,8 @@ async def test_a_fault_of_our_own_is_raised_by_poll_and_ends_no_task(
             if place == "finding the range":
                 await consumer.seek(ONE, 1)
             elif place == "looking up positions":
-                assert consumer.fetcher is not None
-                consumer.fetcher.seek_by([ONE], "earliest")
+                assert consumer.opening.fetcher is not None
+                consumer.opening.fetcher.seek_by([ONE], "earliest")
             elif place == "finding the owner":
                 await consumer.assign([])
                 await consumer.assign([ONE])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo import AsyncClient, Client
-from octavo.client.messaging.api import consumer
+from octavo.client.messaging.api import consumer, hand_over, opening
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.reading import buffers, fetch_streams, fetcher, reading_core
 from octavo.client.messaging.sync import loop_thread
@@ -67,7 +67,16 @@ def test_f8_ctrl_c_at_any_place_of_the_wait_loses_no_record(fake: FakeClusterThr
 
 
 TAKING = [
-    str(module.__file__) for module in (consumer, fetcher, fetch_streams, buffers, reading_core)
+    str(module.__file__)
+    for module in (
+        consumer,
+        hand_over,
+        opening,
+        fetcher,
+        fetch_streams,
+        buffers,
+        reading_core,
+    )
 ]
 TAKING_MIN = 30
 """Places from a reading call to its records; 60 or more when written."""

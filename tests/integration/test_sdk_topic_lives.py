@@ -132,11 +132,11 @@ async def test_reading_to_the_end_of_a_topic_that_was_created_again_raises(
     async with client.reader("t", fetch_max_wait_ms=50) as reader:
         ends = await reader.begin_to_end()
         ends[TopicPartition("t", 0)] += 1  # as if one record more were on its way
-        assert await reader.refill_until(ends)
+        assert await reader.hand_over.refill_until(ends)
         reader.handout.ready.clear()
         create_again(fake, 6)
         with pytest.raises(InconsistentTopicId):
-            await reader.refill_until(ends)
+            await reader.hand_over.refill_until(ends)
 
 
 async def test_new_partitions_are_seen_by_readers_by_name(fake: FakeCluster) -> None:

@@ -10,8 +10,9 @@ from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.api.leaving import leave_async
+from octavo.client.messaging.api.opening import Opening
 from octavo.client.messaging.api.producer import AsyncProducer
-from octavo.client.messaging.api.reader import AsyncReader, Start
+from octavo.client.messaging.api.reader import AsyncReader, ReaderOpening, Start
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
@@ -118,7 +119,7 @@ class AsyncClient:
     ) -> AsyncConsumer:
         """A consumer of all partitions of `topics`, or of those given to `assign()`."""
         config = consumer_config(self._binding.config, group, options)
-        consumer = AsyncConsumer(self._binding, topic_list(topics), config)
+        consumer = AsyncConsumer(Opening(self._binding, topic_list(topics), config))
         self._binding.add(consumer)
         return consumer
 
@@ -133,7 +134,8 @@ class AsyncClient:
         """A reader of `topics` from earliest, latest, an offset or an aware datetime."""
         config = reader_config(self._binding.config, options)
         chosen = None if partitions is None else list(partitions)
-        reader = AsyncReader(self._binding, topic_list(topics), config, start, chosen)
+        names = topic_list(topics)
+        reader = AsyncReader(ReaderOpening(self._binding, names, config, start, chosen))
         self._binding.add(reader)
         return reader
 

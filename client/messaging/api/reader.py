@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Literal, Self
 
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.consumer import AsyncConsumer
+from octavo.client.messaging.api.opening import Opening
 from octavo.client.messaging.config import ConsumerConfig
 from octavo.client.messaging.reading.fetcher import Fetcher
 from octavo.client.messaging.reading.limits import check_offset, epoch_ms, partitions_of
@@ -22,10 +23,10 @@ Start = Literal["earliest", "latest"] | int | datetime
 """earliest, latest, an offset (of every partition), or an aware datetime."""
 
 
-class AsyncReader(AsyncConsumer):
-    """Reads all (or chosen) partitions of topics from `start`; made by `AsyncClient.reader()`.
+class ReaderOpening(Opening):
+    """Of one reader: all or chosen partitions of its topics, from its start.
 
-    The start is fixed when reading begins: at `async with`, or at the first call.
+    Raises ConfigError for a start that cannot be meant.
     """
 
     def __init__(
@@ -49,47 +50,54 @@ class AsyncReader(AsyncConsumer):
         elif not isinstance(start, str):
             check_offset(start, "start")
 
-    async def start(self) -> None:
-        """Fix the start positions; called by `async with` and by every reading call.
-
-        Raises OffsetOutOfRange when a start offset lies beyond the end of a partition.
-        """
-        await self._ready()
-
-    async def _begin(self, fetcher: Fetcher, deadline: Deadline) -> None:
-        if self._assigned:
+    async def begin(self, fetcher: Fetcher, deadline: Deadline) -> None:
+        """Assign and fix the start; OffsetOutOfRange when it lies beyond the end of a partition."""
+        if self.assigned:
             return
         wanted = await self._wanted(deadline)
         if isinstance(self._start, int):
             await self._check_not_beyond(wanted, self._start, deadline)
-        if self._assigned:  # by assign(), meanwhile
+        if self.assigned:  # by assign(), meanwhile
             return
-        self._assigned = True
+        self.assigned = True
         if isinstance(self._start, int):
             fetcher.assign(wanted, dict.fromkeys(wanted, self._start))
         else:
-            followed = self._topics if self._partitions is None else ()
+            followed = self.topics if self._partitions is None else ()
             fetcher.assign(wanted, _policy(self._start), followed=followed)
             await fetcher.resolved(wanted, deadline)
 
     async def _wanted(self, deadline: Deadline) -> list[TopicPartition]:
         if self._partitions is None:
-            return await self._all_partitions(deadline)
+            return await self.all_partitions(deadline)
         wanted = partitions_of(
-            (topic, number) for topic in self._topics for number in self._partitions
+            (topic, number) for topic in self.topics for number in self._partitions
         )
-        await self._check_exist(wanted, deadline)
+        await self.check_exist(wanted, deadline)
         return wanted
 
     async def _check_not_beyond(
         self, wanted: list[TopicPartition], start: int, deadline: Deadline
     ) -> None:
         """F6's policy is for positions that fell out later, not for a start that never was."""
-        cluster = self._binding.cluster()
-        ends = await list_edges(cluster, wanted, LATEST, deadline)
+        ends = await list_edges(self.binding.cluster(), wanted, LATEST, deadline)
         for where, end in ends.items():
             if start > end:
                 raise beyond_the_end(where, start, end)
+
+
+class AsyncReader(AsyncConsumer):
+    """Reads all (or chosen) partitions of topics from `start`; made by `AsyncClient.reader()`.
+
+    The start is fixed when reading begins: at `async with`, or at the first call.
+    """
+
+    async def start(self) -> None:
+        """Fix the start positions; called by `async with` and by every reading call.
+
+        Raises OffsetOutOfRange when a start offset lies beyond the end of a partition.
+        """
+        await self.opening.ready()
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -98,21 +106,12 @@ class AsyncReader(AsyncConsumer):
 
     async def begin_to_end(self) -> dict[TopicPartition, int]:
         """Prepare `read_to_end`: the end offsets it stops at."""
-        deadline = self._deadline()
-        fetcher = await self._ready(deadline)
-        self._give_back()
+        deadline = self.opening.deadline()
+        fetcher = await self.opening.ready(deadline)
+        self.hand_over.give_back()
         ends = await self._offsets((), LATEST, deadline)
         fetcher.focus(ends)
         return ends
-
-    async def refill_until(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Fetch more of an iteration that stops at `ends`; False when it is complete."""
-        while not self.handout.ready:
-            records = await self._collect(self._config.max_poll_records, self._turn(), ends)
-            if records is None:
-                return False
-            self.handout.ready.extend(records)
-        return True
 
     async def read_to_end(self) -> AsyncIterator[Record]:
         """Every record up to the end offsets seen at the call, then stop.
@@ -120,7 +119,7 @@ class AsyncReader(AsyncConsumer):
         Paused partitions are left out.
         """
         ends = await self.begin_to_end()
-        while self.handout.ready or await self.refill_until(ends):
+        while self.handout.ready or await self.hand_over.refill_until(ends):
             yield self.handout.ready.popleft()
 
 

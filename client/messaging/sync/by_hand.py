@@ -34,6 +34,7 @@ class ConsumerByHand:
         self._thread = thread
         self._held = held
         self._async = consumer
+        self._hand_over = consumer.hand_over
 
     def __repr__(self) -> str:
         return repr(self._async).replace("<Async", "<", 1)
@@ -44,7 +45,7 @@ class ConsumerByHand:
         0 hands out buffered records only; None waits until there is one. Raises what needs the
         user: damaged data, no position with policy none, an offset that does not exist.
         """
-        return self._thread.run(self._async.poll(max_records, timeout), self._async.rewind)
+        return self._thread.run(self._async.poll(max_records, timeout), self._hand_over.rewind)
 
     def poll_arrow(
         self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
@@ -55,24 +56,24 @@ class ConsumerByHand:
         """
         functions = arrow_reading()
         taken = self._thread.run(
-            self._async.take_arrow(max_bytes, timeout), self._async.untake_arrow
+            self._hand_over.batches(max_bytes, timeout), self._hand_over.untake
         )
         if taken is None:
             return None
         try:  # here and not on the loop, which goes on fetching meanwhile
             return functions.to_record_batch(taken)
         except BaseException:
-            self._thread.call(partial(self._async.untake_arrow, taken))
+            self._thread.call(partial(self._hand_over.untake, taken))
             raise
 
     def __iter__(self) -> Iterator[Record]:
-        handout = self._async.handout
+        handout = self._hand_over.handout
         while True:
             while handout.ready:  # the body may seek, pause or assign
                 record = handout.ready[0]
                 del handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
                 yield record
-            if not self._thread.run(self._async.refill()):
+            if not self._thread.run(self._hand_over.refill()):
                 return
 
     def close(self, timeout: float | None = None) -> None:
@@ -114,13 +115,13 @@ class ReaderByHand(ConsumerByHand):
         return self._until(ends)
 
     def _until(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
-        handout = self._reader.handout
+        handout = self._hand_over.handout
         while True:
             while handout.ready:
                 record = handout.ready[0]
                 del handout.ready[0]
                 yield record
-            if not self._thread.run(self._reader.refill_until(ends)):
+            if not self._thread.run(self._hand_over.refill_until(ends)):
                 return
 
 
