@@ -295,8 +295,8 @@ class SimWriter:
         entry = core.add(len(payload), self.world.now)
         data = encode_header(LEDGER, entry, lac, core.length, payload) + payload
         self.world.created[entry] = data
-        for slot in core.send_slots(entry):
-            self._send(slot, core.generation(slot), entry)
+        for slot in core.slots.of(entry):
+            self._send(slot, core.slots.generation(slot), entry)
 
     def close(self) -> None:
         core = self.core
@@ -326,7 +326,7 @@ class SimWriter:
                 self._commit(action)
 
     def _send(self, slot: int, generation: int, entry: int) -> None:
-        member = self.core.ensemble[slot]
+        member = self.core.slots.members[slot]
         data = self.world.created[entry]
 
         def done(status: Status, _: object) -> None:
@@ -335,7 +335,9 @@ class SimWriter:
                 return
             now = self.world.now
             self.run(self.core.refused(slot, generation, entry, entry, status, now))
-            if self.core.keeps_refused(slot, generation):
+            if self.core.state is not HandleState.STOPPED and self.core.slots.takes(
+                slot, generation
+            ):
                 self.refused.setdefault((slot, generation), []).append(entry)
 
         self.world.send(
@@ -344,7 +346,7 @@ class SimWriter:
 
     def _choose(self, action: ChooseReplacements) -> list[Action]:
         world, core = self.world, self.core
-        used = {member.bookie_id for member in core.ensemble}
+        used = {member.bookie_id for member in core.slots.members}
         spares = [b for b in world.bookies.values() if b.name not in used]
         world.rng.shuffle(spares)
         chosen: dict[int, Member] = {}

@@ -26,16 +26,12 @@ UNUSED = {
     "metadata/bookies.py": {"delete_cookie"},
     "metadata/ledger_record.py": {"with_member_replaced"},
     "metadata/ledgers.py": {"walk_records"},
-    # A core's questions to itself that its simulator and property tests ask.
-    "client/ledger/quorum.py": {"send_slots"},
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES = {
     "serving/partition.py",
 }
 LARGE_CLASSES = {
-    "client/ledger/quorum.py:QuorumCore",
-    "client/ledger/writer.py:LedgerWriter",
     "serving/partition.py:PartitionShell",
     "serving/registry.py:PartitionRegistry",
 }

@@ -1,8 +1,8 @@
 """Lanes: where one handle's entries leave for one slot, and where the answers come back.
 
 A lane belongs to one slot in one generation (W-8): after an ensemble change or a revival the slot
-gets a new lane, and answers to the old one only release their bytes. Owns the handle's accounting
-of bytes in flight (W-4, W-10) and the refused runs kept for another attempt (3.4).
+gets a new lane, and answers to the old one only release their bytes. Tells the handle's budget of
+bytes sent and answered (W-4, W-10) and owns the refused runs kept for another attempt (3.4).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 from octavo.client.ledger.calls import known_status
 from octavo.client.ledger.connection import BookieChannel
 from octavo.client.ledger.entry_run import EntryRun
+from octavo.client.ledger.handle_budget import HandleBudget
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.ids import Member
 
@@ -20,9 +21,7 @@ from octavo.runtime.ids import Member
 class LaneOwner(Protocol):
     """The handle, as its lanes see it."""
 
-    def bytes_moved(self, delta: int) -> None:
-        """Bytes were handed to a bookie (positive) or answered (negative)."""
-        ...
+    budget: HandleBudget
 
     def lane_acked(self, lane: SlotLane, first: int, last: int) -> None:
         """The slot's entries of `first`..`last` are durable at its bookie."""
@@ -40,7 +39,16 @@ class LaneOwner(Protocol):
 class SlotLane:
     """One slot of one handle in one generation. `channel` is None when the bookie is unknown."""
 
-    __slots__ = ("_kept", "_owner", "channel", "generation", "incarnation", "member", "slot")
+    __slots__ = (
+        "_kept",
+        "_moved",
+        "_owner",
+        "channel",
+        "generation",
+        "incarnation",
+        "member",
+        "slot",
+    )
 
     def __init__(
         self,
@@ -56,11 +64,12 @@ class SlotLane:
         self.incarnation = member.incarnation.bytes
         self.channel = channel
         self._owner = owner
+        self._moved = owner.budget.moved
         self._kept: list[EntryRun] = []
 
     def send(self, run: EntryRun) -> None:
         """Hand a run to the bookie's channel."""
-        self._owner.bytes_moved(run.total_bytes)
+        self._moved(run.total_bytes)
         self._enqueue(run)
 
     def resend_kept(self) -> None:
@@ -73,7 +82,7 @@ class SlotLane:
         """The slot has another occupant now: forget what was kept."""
         kept, self._kept = self._kept, []
         for run in kept:
-            self._owner.bytes_moved(-run.total_bytes)
+            self._moved(-run.total_bytes)
 
     def _enqueue(self, run: EntryRun) -> None:
         if self.channel is None:
@@ -85,7 +94,7 @@ class SlotLane:
 
     def confirmed(self, run: EntryRun) -> None:
         """Every entry of the run is durable."""
-        self._owner.bytes_moved(-run.total_bytes)
+        self._moved(-run.total_bytes)
         self._owner.lane_acked(self, run.first, run.last)
 
     def answered(self, run: EntryRun, statuses: Sequence[int]) -> None:
@@ -101,7 +110,7 @@ class SlotLane:
 
     def failed(self, run: EntryRun, status: Status) -> None:
         """No answer."""
-        self._owner.bytes_moved(-run.total_bytes)
+        self._moved(-run.total_bytes)
         if status is Status.WRONG_INCARNATION:
             self._owner.lane_refused(self, run.first, run.last, status)
         else:
@@ -113,4 +122,4 @@ class SlotLane:
         elif self._owner.lane_refused(self, run.first, run.last, status):
             self._kept.append(run)
         else:
-            self._owner.bytes_moved(-run.total_bytes)
+            self._moved(-run.total_bytes)

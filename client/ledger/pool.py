@@ -59,6 +59,10 @@ class Ticking(Protocol):
         """100 ms passed; False when nothing more is due, so that ticking may stop."""
         ...
 
+
+class Throttled(Protocol):
+    """Who waits for room in the process budget."""
+
     def capacity_changed(self) -> None:
         """The process budget may allow more now."""
         ...
@@ -94,7 +98,7 @@ class BookiePool:
         self._flush_scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticking: dict[Ticking, None] = {}
-        self._throttled: dict[Ticking, None] = {}
+        self._throttled: dict[Throttled, None] = {}
         self._quarantined: dict[str, float] = {}  # bookie id -> until
         self.suspects = Suspects(
             initial_s=config.replacement_retry_s, max_s=config.replacement_retry_max_s
@@ -206,17 +210,17 @@ class BookiePool:
         """True while the process may send more."""
         return self.in_flight_bytes < self.config.process_in_flight_bytes
 
-    def wait_capacity(self, writer: Ticking) -> None:
-        """Tell `writer` when the process budget allows more."""
-        self._throttled[writer] = None
+    def wait_capacity(self, waiter: Throttled) -> None:
+        """Tell `waiter` once when the process budget allows more."""
+        self._throttled[waiter] = None
 
     def released(self, count: int) -> None:
         """`count` bytes were answered or given up."""
         self.in_flight_bytes -= count
         if self._throttled and self.has_capacity:
             throttled, self._throttled = self._throttled, {}
-            for writer in throttled:
-                writer.capacity_changed()
+            for waiter in throttled:
+                waiter.capacity_changed()
 
     # --- time ---
 
@@ -227,7 +231,6 @@ class BookiePool:
     def forget(self, writer: Ticking) -> None:
         """The writer ended."""
         self._ticking.pop(writer, None)
-        self._throttled.pop(writer, None)
 
     async def _tick_for_ever(self) -> None:
         while True:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from octavo.client.ledger import quorum_slots
 from octavo.client.ledger.quorum_actions import (
@@ -33,14 +34,22 @@ from octavo.client.ledger.quorum_actions import (
     StopReason,
     WriteLac,
 )
-from octavo.client.ledger.quorum_slots import Slot, distinct
-from octavo.client.ledger.tally import AckTally, ack_reachable, write_set
+from octavo.client.ledger.quorum_slots import Slots
+from octavo.client.ledger.tally import AckTally
 from octavo.metadata.ledger_record import Quorum
 from octavo.proto.bookie_wire import Status
+from octavo.runtime.errors import InvariantViolation
 from octavo.runtime.ids import NO_ENTRY, EntryId, Member
 from octavo.runtime.invariant import invariant
 
 _NOTHING: Sequence[Action] = ()
+
+
+class Proposal(NamedTuple):
+    """Members that are to take the place of failed ones, while the metadata are not changed."""
+
+    members: Mapping[int, Member]
+    domains: Mapping[int, str]
 
 
 class QuorumCore:
@@ -63,10 +72,9 @@ class QuorumCore:
         limits: QuorumLimits | None = None,
         domains: Sequence[str] = (),
     ) -> None:
-        invariant(len(members) == quorum.ensemble, "ensemble has another size than E")
-        invariant(distinct(members), "a bookie appears twice in an ensemble")
         self.quorum = quorum
         self.limits = limits or QuorumLimits()
+        self.slots = Slots(quorum, members)
         self.lap: EntryId = NO_ENTRY
         self.lac: EntryId = NO_ENTRY
         self.first_copy: EntryId = NO_ENTRY
@@ -81,11 +89,7 @@ class QuorumCore:
         self.sent_lac: EntryId = NO_ENTRY
         """Highest LAC that members learned, by an entry's header or explicitly."""
         self._tally = AckTally(quorum, domains=domains, min_domains=self.limits.min_domains_for_ack)
-        self._slots = [Slot(member, 0) for member in members]
-        self._generation = 0
-        self._active: tuple[int, ...] = tuple(range(quorum.ensemble))
-        self._proposed: dict[int, Member] = {}
-        self._proposed_domains: dict[int, str] = {}
+        self._proposal: Proposal | None = None
         self._lengths: deque[int] = deque()  # cumulative length of each pending entry
         self._stamps: deque[tuple[int, float]] = deque()  # (first entry added at, time)
         self._next_change_at = now
@@ -102,53 +106,18 @@ class QuorumCore:
         return self.lap - self.lac
 
     @property
-    def ensemble(self) -> tuple[Member, ...]:
-        """The ensemble as committed in the metadata."""
-        return tuple(slot.member for slot in self._slots)
-
-    @property
-    def failed(self) -> tuple[FailedSlot, ...]:
-        """Slots that take no adds at present."""
-        return tuple(slot.failure for slot in self._slots if slot.failure is not None)
-
-    @property
     def too_many_changes(self) -> bool:
         """M-6: the owner should roll to a new ledger."""
         return self.changes >= self.limits.max_ensemble_changes
 
     @property
-    def active_slots(self) -> tuple[int, ...]:
-        """Slots that take adds; with E = Qw every entry goes to each of them."""
-        return self._active
-
-    @property
     def busy(self) -> bool:
         """True while `tick` may have something to do."""
         return self.state is not HandleState.STOPPED and (
-            self.pending > 0
-            or self.lac > self.sent_lac
-            or len(self._active) < len(self._slots)
-            or any(slot.refused for slot in self._slots)
+            self.pending > 0 or self.lac > self.sent_lac or self.slots.short or self.slots.refusing
         )
 
-    def generation(self, slot: int) -> int:
-        """Identity of the slot's present occupant (W-8)."""
-        return self._slots[slot].generation
-
-    def send_slots(self, entry: int) -> tuple[int, ...]:
-        """Healthy slots of the entry's write set (C-1)."""
-        active = self._active
-        if self.quorum.ensemble == self.quorum.write:
-            return active
-        return tuple(slot for slot in write_set(entry, self.quorum) if slot in active)
-
     # --- adds ---
-
-    def keeps_refused(self, slot: int, generation: int) -> bool:
-        """True when the shell must keep what this slot just refused, for `RetrySlot`."""
-        state = self._slots[slot]
-        alive = self.state is not HandleState.STOPPED and state.failure is None
-        return alive and state.generation == generation
 
     def add(self, payload_bytes: int, now: float) -> EntryId:
         """W-1: assign the next entry id and length. The shell has checked `state`."""
@@ -165,7 +134,7 @@ class QuorumCore:
 
     def acked(self, slot: int, generation: int, first: int, last: int) -> Sequence[Action]:
         """A bookie confirmed the entries of `first`..`last` that its slot stores (W-2, W-8)."""
-        state = self._slots[slot]
+        state = self.slots[slot]
         if state.generation != generation or self.state is HandleState.STOPPED:
             return _NOTHING
         if last > self.lap:
@@ -181,9 +150,9 @@ class QuorumCore:
     ) -> Sequence[Action]:
         """A bookie refused the entries of `first`..`last` of its slot (3.4).
 
-        When `keeps_refused` is true afterwards the shell keeps these entries for `RetrySlot`.
+        When the slot `takes` adds afterwards the shell keeps these entries for `RetrySlot`.
         """
-        state = self._slots[slot]
+        state = self.slots[slot]
         if state.generation != generation or self.state is HandleState.STOPPED:
             return _NOTHING
         reason = quorum_slots.STOPPING.get(status)
@@ -199,26 +168,27 @@ class QuorumCore:
             state.rejected = True
             return [RetrySlot(slot, generation, new_connection=True)]
         if status in quorum_slots.RETRY_SAME_SLOT:
-            return self._retry_later(slot, status, now)
+            return (
+                _NOTHING
+                if state.refuse(self.limits, now)
+                else self.slot_failed(slot, generation, status, now)
+            )
         return self.slot_failed(slot, generation, status, now)
 
     def slot_failed(
         self, slot: int, generation: int, status: Status, now: float
     ) -> Sequence[Action]:
         """The slot's bookie timed out, disconnected or cannot take adds (3.4, W-7)."""
-        state = self._slots[slot]
-        stale = state.generation != generation or state.failure is not None
-        if stale or self.state is HandleState.STOPPED:
+        state = self.slots[slot]
+        if not self.slots.takes(slot, generation) or self.state is HandleState.STOPPED:
             return _NOTHING
         avoid = status not in quorum_slots.NO_QUARANTINE
-        state.failure = FailedSlot(slot, state.member, status, avoid, now)
-        state.refused = False
-        self._refresh_active()
+        self.slots.fail(FailedSlot(slot, state.member, status, avoid, now))
         if self.pending == 0:
             # W-7: nothing waits for this slot; a tick replaces it.
             self._next_change_at = max(self._next_change_at, now + self.limits.late_failure_delay_s)
             return _NOTHING
-        if self._keeps_failed():  # 3.7, W-7: the same bookie again, at a pace
+        if self.slots.keep_failed(self.limits):  # 3.7, W-7: the same bookie again, at a pace
             self._next_change_at = max(self._next_change_at, now + self.limits.refusal_retry_s)
             self._sweep()
             return _NOTHING
@@ -256,44 +226,39 @@ class QuorumCore:
             self._next_change_at = now + self.limits.change_retry_s
             actions.extend(self._go_on_degraded("no bookie can replace them", now))
             return actions
-        members = list(self.ensemble)
-        for slot, member in chosen.items():
-            invariant(self._slots[slot].failure is not None, "replacing a healthy slot")
-            members[slot] = member
-        invariant(distinct(members), "a bookie appears twice in an ensemble")
+        members = self.slots.replaced(chosen)
         start = EntryId(self.lac + 1)
         invariant(start >= self.last_key, "C-3: ensemble change below the last key")
-        self._proposed = dict(chosen)
-        self._proposed_domains = dict(domains or {})
-        actions.append(CommitEnsemble(start, tuple(members)))
+        self._proposal = Proposal(dict(chosen), dict(domains or {}))
+        actions.append(CommitEnsemble(start, members))
         return actions
 
     def change_committed(self, now: float) -> Sequence[Action]:
         """C-6: the CAS is known to be committed. Install, unset, re-send, sweep, in this order."""
-        invariant(bool(self._proposed), "a change was committed that was not proposed")
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
+            raise InvariantViolation("a change was committed that was not proposed")
         self.last_key = EntryId(self.lac + 1)
         self.changes += 1
-        replaced = self._install(self._proposed, self._proposed_domains)
-        self._proposed = {}
-        self._proposed_domains = {}
-        if self.state is HandleState.STOPPED:
-            self.changing = False
-            return _NOTHING
-        actions = self._resend_pending(replaced)
+        actions = self._install(proposal.members, proposal.domains)
         self.changing = False
+        if self.state is HandleState.STOPPED:
+            return _NOTHING
         self._sweep()
-        if len(self._active) < len(self._slots):  # C-5
+        if self.slots.short:  # C-5
             actions.extend(self._start_change(now))
         return actions
 
     def change_conflicted(self, cause: str) -> Sequence[Action]:
         """C-4: the ledger is IN_RECOVERY or CLOSED, or the last ensemble is not ours."""
-        self._drop_proposal()
+        self._proposal = None
+        self.changing = False
         return self._stop(StopReason.FENCED, cause)
 
     def change_deferred(self, now: float) -> Sequence[Action]:
         """The CAS is known not to be committed: the store cannot be reached. Try again later."""
-        self._drop_proposal()
+        self._proposal = None
+        self.changing = False
         self._next_change_at = now + self.limits.change_retry_s
         if self.state is not HandleState.STOPPED:
             self._sweep()
@@ -305,16 +270,15 @@ class QuorumCore:
         """Every 100 ms while `busy`: timeouts, delayed changes, retries, explicit LAC."""
         if self.state is HandleState.STOPPED:
             return _NOTHING
-        if self.pending and now - self._head_added_at() > self.limits.add_quorum_timeout_s:
+        if self.pending and now - self._stamps[0][1] > self.limits.add_quorum_timeout_s:
             return self._stop(
                 StopReason.ADD_QUORUM_TIMEOUT,
                 f"entry {self.lac + 1} had no quorum for {self.limits.add_quorum_timeout_s} s",
             )
         actions: list[Action] = []
-        if len(self._active) < len(self._slots) and now >= self._next_change_at:
+        if self.slots.short and now >= self._next_change_at:
             actions.extend(self._start_change(now))
-        for index, slot in enumerate(self._slots):
-            actions.extend(self._retry_due(index, slot, now))
+        actions.extend(self.slots.retries_due(now))
         if self.pending or self.lap != self._lap_at_tick:
             self._lap_at_tick = self.lap
             self._idle_since = now
@@ -325,7 +289,7 @@ class QuorumCore:
 
     def retry_change(self, now: float) -> Sequence[Action]:
         """The set of live bookies changed: do not wait for the 5 s retry."""
-        if len(self._active) == len(self._slots) or self.state is HandleState.STOPPED:
+        if not self.slots.short or self.state is HandleState.STOPPED:
             return _NOTHING
         self._next_change_at = now
         return self._start_change(now)
@@ -356,9 +320,7 @@ class QuorumCore:
         invariant(len(self._lengths) == self.pending, "one length per pending entry")
         invariant(self.last_key <= self.lac + 1, "C-3: last key above the LAC's successor")
         invariant(self.lac_length <= self.length, "confirmed length above the length")
-        invariant(distinct(self.ensemble), "a bookie appears twice in an ensemble")
-        healthy = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
-        invariant(self._active == healthy, "active slots are the healthy ones")
+        self.slots.validate()
         self._tally.validate(self.lap)
         if self.state is not HandleState.STOPPED and not self.changing:
             reached = self._tally.complete_through(self.lac, self.lap)
@@ -370,24 +332,17 @@ class QuorumCore:
         """W-3: pop every complete head; move the LAC and the first-copy mark."""
         reached = self._tally.complete_through(self.lac, self.lap)
         if reached != self.lac:
-            self._confirm(reached)
+            lengths, stamps = self._lengths, self._stamps
+            for _ in range(reached - self.lac):
+                self.lac_length = lengths.popleft()
+            self.lac = EntryId(reached)
+            while len(stamps) > 1 and stamps[1][0] <= reached + 1:
+                stamps.popleft()
+            if reached == self.lap:
+                stamps.clear()
         self._tally.settle(reached)
         first = self._tally.first_copy_through(max(self.first_copy, reached), self.lap)
         self.first_copy = EntryId(first)
-
-    def _confirm(self, reached: int) -> None:
-        lengths = self._lengths
-        for _ in range(reached - self.lac):
-            self.lac_length = lengths.popleft()
-        self.lac = EntryId(reached)
-        stamps = self._stamps
-        while len(stamps) > 1 and stamps[1][0] <= reached + 1:
-            stamps.popleft()
-        if reached == self.lap:
-            stamps.clear()
-
-    def _head_added_at(self) -> float:
-        return self._stamps[0][1]
 
     def _stop(self, reason: StopReason, cause: str) -> Sequence[Action]:
         if self.state is HandleState.STOPPED:
@@ -396,49 +351,33 @@ class QuorumCore:
         self.stopped = Stopped(reason, cause)
         return [self.stopped]
 
-    def _refresh_active(self) -> None:
-        self._active = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
-
     def _start_change(self, now: float) -> Sequence[Action]:
         """C-1, unless a change is under way or refused (3.7)."""
         if self.changing or now < self._next_change_at:
             return _NOTHING
-        if self._keeps_failed():
+        if self.slots.keep_failed(self.limits):
             self._next_change_at = now + self.limits.refusal_retry_s
-            actions = self._revive([failed.slot for failed in self.failed])
+            actions = self._revive([failed.slot for failed in self.slots.failed])
             self._sweep()
             return actions
         if self.too_many_changes:
             self._next_change_at = now + self.limits.change_retry_s
             return self._go_on_degraded("the ledger had too many ensemble changes", now)
         self.changing = True
-        return [ChooseReplacements(self.failed)]
-
-    def _keeps_failed(self) -> bool:
-        """True while failed members are not to be replaced (the switch of 3.7; W-7)."""
-        if not self.limits.ensemble_changes_enabled:
-            return True
-        if not self.limits.delay_ensemble_change:
-            return False
-        failed = self.failed
-        tolerable = ack_reachable({f.slot for f in failed}, self.quorum)
-        return tolerable and not any(f.status in quorum_slots.ALWAYS_REPLACED for f in failed)
+        return [ChooseReplacements(self.slots.failed)]
 
     def _revive(self, slots: Sequence[int]) -> list[Action]:
         if not slots:
             return []
-        return self._resend_pending(
-            self._install({slot: self._slots[slot].member for slot in slots})
-        )
+        return self._install({slot: self.slots[slot].member for slot in slots}, {})
 
     def _go_on_degraded(self, why: str, now: float) -> Sequence[Action]:
         """3.7: continue while Qa stays reachable in every write set, else stop.
 
         A short grace lets connections that broke together come back first.
         """
-        down = {failed.slot for failed in self.failed}
         self._sweep()
-        if ack_reachable(down, self.quorum):
+        if self.slots.reachable:
             self._unreachable_since = None
             return _NOTHING
         if self._unreachable_since is None:
@@ -446,47 +385,16 @@ class QuorumCore:
         if now - self._unreachable_since < self.limits.stop_grace_s:
             self._next_change_at = now + self.limits.late_failure_delay_s
             return _NOTHING
-        names = ", ".join(f"{f.member.bookie_id} ({f.status.name})" for f in self.failed)
+        names = ", ".join(f"{f.member.bookie_id} ({f.status.name})" for f in self.slots.failed)
         return self._stop(StopReason.NOT_ENOUGH_BOOKIES, f"lost {names}; {why}")
 
-    def _install(
-        self, members: Mapping[int, Member], domains: Mapping[int, str] | None = None
-    ) -> list[int]:
-        """New occupants: new identity (W-8), nothing above the LAC counts (C-6)."""
-        self._generation += 1
+    def _install(self, members: Mapping[int, Member], domains: Mapping[int, str]) -> list[Action]:
+        """New occupants: nothing above the LAC counts (C-6), and they get all of it."""
         self._unreachable_since = None
-        for index, member in members.items():
-            fresh = Slot(member, self._generation)
-            self._slots[index] = fresh
-            self._tally.forget(index, self.lac, (domains or {}).get(index))
-        self._refresh_active()
-        return sorted(members)
-
-    def _resend_pending(self, slots: Sequence[int]) -> list[Action]:
+        self.slots.install(members)
+        for index in members:
+            self._tally.forget(index, self.lac, domains.get(index))
         if self.pending == 0:
             return []
         first, last = EntryId(self.lac + 1), self.lap
-        return [Resend(slot, self._slots[slot].generation, first, last) for slot in slots]
-
-    def _drop_proposal(self) -> None:
-        self._proposed = {}
-        self._proposed_domains = {}
-        self.changing = False
-
-    def _retry_later(self, index: int, status: Status, now: float) -> Sequence[Action]:
-        """Same slot again after a pause, until the add timeout (3.4)."""
-        slot = self._slots[index]
-        if slot.since is None:
-            slot.since = now
-        elif now - slot.since > self.limits.add_timeout_s:
-            return self.slot_failed(index, slot.generation, status, now)
-        if not slot.refused:
-            slot.refused = True
-            slot.retry_at = now + self.limits.refusal_retry_s
-        return _NOTHING
-
-    def _retry_due(self, index: int, slot: Slot, now: float) -> Sequence[Action]:
-        if not slot.refused or now < slot.retry_at or slot.failure is not None:
-            return _NOTHING
-        slot.refused = False
-        return [RetrySlot(index, slot.generation, new_connection=False)]
+        return [Resend(slot, self.slots.generation(slot), first, last) for slot in sorted(members)]

@@ -13,10 +13,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from octavo.client.ledger.calls import encode_lac
 from octavo.client.ledger.ensemble_change import EnsembleChanger
+from octavo.client.ledger.entry_callbacks import EntryCallbacks, OnDone, OnFirstCopy
 from octavo.client.ledger.entry_run import EntryRun, RunBuilder
-from octavo.client.ledger.handle_errors import refusal, stop_error, unknown_outcome
+from octavo.client.ledger.handle_budget import HandleBudget
+from octavo.client.ledger.handle_errors import refusal, stop_error
+from octavo.client.ledger.lane_set import LaneSet
 from octavo.client.ledger.lanes import SlotLane
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum import QuorumCore
@@ -31,23 +33,18 @@ from octavo.client.ledger.quorum_actions import (
     StopReason,
     WriteLac,
 )
-from octavo.client.ledger.tally import in_write_set
 from octavo.metadata.ledgers import LedgerCatalog, LedgerMetadata, Quorum, VersionedLedger
 from octavo.proto.bookie_wire import (
     MAX_ENTRIES_PER_FRAME,
     TARGET_FRAME_BYTES,
-    FrameType,
     Status,
 )
 from octavo.proto.entry import MAX_PAYLOAD_BYTES, encode_header
-from octavo.runtime.errors import BookieUnavailable, Fatal, MessageTooLarge, OctavoError
-from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
+from octavo.runtime.errors import Fatal, MessageTooLarge, OctavoError
+from octavo.runtime.ids import EntryId, LedgerId
 from octavo.runtime.tasks import TaskOwner
 
 _log = logging.getLogger("octavo.ledger.writer")
-
-OnDone = Callable[[EntryId, OctavoError | None], None]
-OnFirstCopy = Callable[[EntryId], None]
 
 
 class LedgerWriter:
@@ -73,8 +70,7 @@ class LedgerWriter:
         on_closed: Callable[[LedgerWriter], object],
     ) -> None:
         self.ledger_id: LedgerId = versioned.metadata.ledger_id
-        self.in_flight_bytes = 0
-        """Bytes at bookies, every copy counted, not answered (W-10)."""
+        self.budget = HandleBudget(pool)
         self._core = core
         self._versioned = versioned
         self._wanted = wanted
@@ -82,24 +78,19 @@ class LedgerWriter:
         self._catalog = catalog
         self._changer = changer
         self._on_closed = on_closed
-        self._whole = core.quorum.ensemble == core.quorum.write
         self._tasks = tasks
         self._open_run: RunBuilder | None = None
         self._pending: deque[EntryRun] = deque()  # sealed runs that end above the LAC
-        self._callbacks: deque[OnDone] = deque()  # one per entry above `_resolved`
-        self._first_copies: deque[tuple[EntryId, OnFirstCopy]] = deque()
-        self._resolved: EntryId = NO_ENTRY
+        self._callbacks = EntryCallbacks(self.ledger_id)
         self._stop_callbacks: list[Callable[[OctavoError], None]] = []
         self._error: OctavoError | None = None
         self._quiet = asyncio.Event()  # nothing pending, or stopped
         self._quiet.set()
         self._settled = asyncio.Event()  # no ensemble change is unresolved
         self._settled.set()
-        self._capacity = asyncio.Event()
-        self._capacity.set()
         self._closed: LedgerMetadata | None = None
         self._close_lock = asyncio.Lock()  # held across the closing CAS: one at a time
-        self._lanes = [self._new_lane(slot) for slot in range(core.quorum.ensemble)]
+        self._lanes = LaneSet(self, core, pool)
 
     # --- state ---
 
@@ -114,14 +105,14 @@ class LedgerWriter:
         return self._core.lac
 
     @property
-    def last_add_pushed(self) -> EntryId:
-        """LAP: the highest entry handed out."""
-        return self._core.lap
-
-    @property
     def length(self) -> int:
         """Payload bytes added so far."""
         return self._core.length
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes at bookies, every copy counted, not answered (W-10)."""
+        return self.budget.in_flight_bytes
 
     @property
     def stopped(self) -> OctavoError | None:
@@ -131,7 +122,7 @@ class LedgerWriter:
     @property
     def degraded(self) -> bool:
         """True while some entries get fewer than the wanted copies (3.7)."""
-        return self.metadata.degraded or bool(self._core.failed)
+        return self.metadata.degraded or bool(self._core.slots.failed)
 
     @property
     def wants_roll(self) -> bool:
@@ -175,9 +166,7 @@ class LedgerWriter:
             self._quiet.clear()
             self._pool.writer_dirty(self)
         total = run.append(encode_header(self.ledger_id, entry, lac, core.length, payload), payload)
-        self._callbacks.append(on_done)
-        if on_first_copy is not None:
-            self._first_copies.append((entry, on_first_copy))
+        self._callbacks.add(entry, on_done, on_first_copy)
         if total >= TARGET_FRAME_BYTES or len(run.lengths) >= MAX_ENTRIES_PER_FRAME:
             self.flush_adds()
         return entry
@@ -199,19 +188,7 @@ class LedgerWriter:
 
     async def wait_capacity(self) -> None:
         """W-10: return while handle and process have budget for more, or the handle stopped."""
-        while not self._has_capacity() and self._error is None:
-            self._capacity.clear()
-            if not self._pool.has_capacity:
-                self._pool.wait_capacity(self)
-            await self._capacity.wait()
-
-    def _has_capacity(self) -> bool:
-        limit = self._pool.config.handle_in_flight_bytes
-        return self.in_flight_bytes < limit and self._pool.has_capacity
-
-    def capacity_changed(self) -> None:
-        """The process budget may allow more now."""
-        self._capacity.set()
+        await self.budget.wait()
 
     def flush_adds(self) -> None:
         """Hand the run of this loop turn to the lanes of its write set."""
@@ -223,28 +200,9 @@ class LedgerWriter:
             return  # stopped before the run left; its entries are reported as unknown
         run = builder.seal()
         self._pending.append(run)
-        for slot in self._core.active_slots:
-            part = self._part_of(slot, run)
-            if part is not None:
-                self._lane(slot).send(part)
-
-    def _part_of(self, slot: int, run: EntryRun) -> EntryRun | None:
-        if self._whole:
-            return run
-        quorum = self._core.quorum
-        return run.select([i for i, e in enumerate(run.ids) if in_write_set(slot, e, quorum)])
+        self._lanes.send(run)
 
     # --- answers, called by the lanes ---
-
-    def bytes_moved(self, delta: int) -> None:
-        """W-4, W-10: account bytes until each of the Qw sends is answered."""
-        self.in_flight_bytes += delta
-        if delta > 0:
-            self._pool.in_flight_bytes += delta
-            return
-        self._pool.released(-delta)
-        if not self._capacity.is_set() and self._has_capacity():
-            self._capacity.set()
 
     def lane_acked(self, lane: SlotLane, first: int, last: int) -> None:
         """A bookie confirmed entries of its slot."""
@@ -259,11 +217,12 @@ class LedgerWriter:
         now = self._pool.now
         actions = list(core.refused(lane.slot, lane.generation, first, last, status, now))
         self._pool.keep_ticking(self)
-        keep = core.keeps_refused(lane.slot, lane.generation)
+        open_ = core.state is not HandleState.STOPPED
+        keep = open_ and core.slots.takes(lane.slot, lane.generation)
         retry = [action for action in actions if isinstance(action, RetrySlot)]
         self._perform(action for action in actions if action not in retry)
         for action in retry:  # only after the lane has kept what was refused
-            asyncio.get_running_loop().call_soon(self._retry_slot, action)
+            asyncio.get_running_loop().call_soon(self._lanes.retry, action)
         self._report()
         return keep
 
@@ -291,46 +250,25 @@ class LedgerWriter:
         for action in actions:
             match action:
                 case Resend():
-                    self._resend(action)
+                    self._lanes.resend(action, self._pending)
                 case RetrySlot():
-                    self._retry_slot(action)
+                    self._lanes.retry(action)
                 case ChooseReplacements():
-                    self._choose(action)
+                    core, now = self._core, self._pool.now
+                    members = core.slots.members
+                    found = self._changer.choose(action.failed, members, core.quorum, self)
+                    self._perform(
+                        core.change_deferred(now)
+                        if found is None
+                        else core.replacements(found.members, now, found.domains, found.revived)
+                    )
                 case CommitEnsemble():
                     self._settled.clear()
                     self._tasks.spawn(self._commit(action), name="ensemble change")
                 case WriteLac():
-                    self._write_lac(action.lac)
+                    self._lanes.write_lac(self.ledger_id, action.lac)
                 case Stopped():
                     self._stop(action)
-
-    def _resend(self, action: Resend) -> None:
-        """C-6: pending entries to the slot's new occupant; the open run follows by itself."""
-        lane = self._lane(action.slot)
-        for run in list(self._pending):
-            part = run.above(action.first - 1)
-            if part is not None and part.first <= action.last:
-                part = self._part_of(action.slot, part)
-            if part is not None:
-                lane.send(part)
-
-    def _retry_slot(self, action: RetrySlot) -> None:
-        lane = self._lane(action.slot)
-        if lane.generation != action.generation:
-            return
-        if action.new_connection and lane.channel is not None:
-            lane.channel.retire()
-        lane.resend_kept()
-
-    def _choose(self, action: ChooseReplacements) -> None:
-        core = self._core
-        found = self._changer.choose(action.failed, core.ensemble, core.quorum, self)
-        if found is None:
-            self._perform(core.change_deferred(self._pool.now))
-            return
-        self._perform(
-            core.replacements(found.members, self._pool.now, found.domains, found.revived)
-        )
 
     async def _commit(self, action: CommitEnsemble) -> None:
         """C-4; ends only when the outcome is known, or the handle's owner closes the client."""
@@ -348,58 +286,21 @@ class LedgerWriter:
         self._perform(actions)
         self._report()
 
-    def _write_lac(self, lac: EntryId) -> None:
-        for slot in self._core.active_slots:
-            lane = self._lane(slot)
-            if lane.channel is not None:
-                body = encode_lac(self.ledger_id, lac, lane.member)
-                lane.channel.post(FrameType.WRITE_LAC, body)
-
-    def _lane(self, slot: int) -> SlotLane:
-        """The slot's lane, renewed when the slot has another occupant or generation."""
-        lane = self._lanes[slot]
-        if lane.generation != self._core.generation(slot):
-            lane.release()
-            lane = self._lanes[slot] = self._new_lane(slot)
-        return lane
-
-    def _new_lane(self, slot: int) -> SlotLane:
-        member = self._core.ensemble[slot]
-        try:
-            channel = self._pool.channel(member.bookie_id, "add")
-        except BookieUnavailable:
-            channel = None
-        return SlotLane(self, slot, self._core.generation(slot), member, channel)
-
     # --- results ---
 
     def _report(self) -> None:
         """Resolve confirmed entries in bulk and in order; then provisional first copies."""
         core = self._core
-        if self._first_copies and self._error is None:
-            self._report_first_copies(core.first_copy)
-        if core.lac == self._resolved:
+        if self._error is None:
+            self._callbacks.first_copies(core.first_copy)
+        if core.lac == self._callbacks.resolved:
             return
-        entry, self._resolved = self._resolved, core.lac
         pending = self._pending
         while pending and pending[0].last <= core.lac:
             pending.popleft()
-        callbacks = self._callbacks
-        done = [callbacks.popleft() for _ in range(core.lac - entry)]
         if core.pending == 0:
             self._quiet.set()
-        for callback in done:
-            entry = EntryId(entry + 1)
-            try:
-                callback(entry, None)
-            except Exception:  # noqa: BLE001 - one sender's bug must not cost the others
-                _log.exception("callback of entry %d of ledger %d failed", entry, self.ledger_id)
-
-    def _report_first_copies(self, first_copy: EntryId) -> None:
-        waiting = self._first_copies
-        while waiting and waiting[0][0] <= first_copy:
-            entry, callback = waiting.popleft()
-            callback(entry)
+        self._callbacks.confirmed(core.lac)
 
     def _stop(self, action: Stopped) -> None:
         """W-6: report what is confirmed, then every pending entry as unknown."""
@@ -408,19 +309,10 @@ class LedgerWriter:
         _log.warning("ledger %d stopped at %d: %s", self.ledger_id, self._core.lac, action.cause)
         self._open_run = None
         self._pending.clear()
-        self._first_copies.clear()
-        for lane in self._lanes:
-            lane.release()
-        entry = self._resolved
-        unknown, self._callbacks = self._callbacks, deque()
-        for callback in unknown:
-            entry = EntryId(entry + 1)
-            try:
-                callback(entry, unknown_outcome(self.ledger_id, entry, error))
-            except Exception:  # noqa: BLE001 - as above
-                _log.exception("callback of entry %d of ledger %d failed", entry, self.ledger_id)
+        self._lanes.release()
+        self._callbacks.unknown(error)
         self._quiet.set()
-        self._capacity.set()
+        self.budget.end()
         callbacks, self._stop_callbacks = self._stop_callbacks, []
         for stopped in callbacks:
             stopped(error)
@@ -465,7 +357,5 @@ class LedgerWriter:
 
     def _end(self) -> None:
         self._pool.forget(self)
-        for lane in self._lanes:
-            if lane.channel is not None:
-                lane.channel.forget_waiter(self.bookies_changed)
+        self._lanes.forget_waiter(self.bookies_changed)
         self._on_closed(self)

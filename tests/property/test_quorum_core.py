@@ -77,10 +77,10 @@ class Naive(RuleBasedStateMachine):
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
         slot = data.draw(st.integers(0, self.quorum.ensemble - 1))
-        stale = data.draw(st.booleans()) and self.core.generation(slot) > 0
+        stale = data.draw(st.booleans()) and self.core.slots.generation(slot) > 0
         first = data.draw(st.integers(0, len(self.holders) - 1))
         last = data.draw(st.integers(first, len(self.holders) - 1))
-        generation = self.core.generation(slot) - (1 if stale else 0)
+        generation = self.core.slots.generation(slot) - (1 if stale else 0)
         self.perform(self.core.acked(slot, generation, first, last))
         if not stale:
             for entry in range(first, last + 1):
@@ -93,7 +93,7 @@ class Naive(RuleBasedStateMachine):
         slot = data.draw(st.integers(0, self.quorum.ensemble - 1))
         self.now += 0.01
         self.perform(
-            self.core.slot_failed(slot, self.core.generation(slot), Status.TIMEOUT, self.now)
+            self.core.slot_failed(slot, self.core.slots.generation(slot), Status.TIMEOUT, self.now)
         )
 
     @rule()
@@ -105,7 +105,7 @@ class Naive(RuleBasedStateMachine):
     @precondition(lambda self: self.core.changing and self.commit is None)
     @rule(data=st.data())
     def choose(self, data: st.DataObject) -> None:
-        failed = [f.slot for f in self.core.failed]
+        failed = [f.slot for f in self.core.slots.failed]
         kinds = {s: data.draw(st.sampled_from(["spare", "none", "back"])) for s in failed}
         self.chosen = {s: self.fresh() for s in failed if kinds[s] == "spare"}
         revived = [s for s in failed if kinds[s] == "back"]
@@ -147,8 +147,8 @@ class Naive(RuleBasedStateMachine):
         assert self.core.lac == self.lac
         assert self.core.first_copy == self.first
         for entry in range(max(0, self.lac - 3), len(self.holders)):
-            active = [s for s in write_set(entry, self.quorum) if s in self.core.active_slots]
-            assert sorted(self.core.send_slots(entry)) == sorted(active)
+            active = [s for s in write_set(entry, self.quorum) if s in self.core.slots.active]
+            assert sorted(self.core.slots.of(entry)) == sorted(active)
 
 
 TestNaive = Naive.TestCase

@@ -133,13 +133,13 @@ class UsesEnsembleBeforeItsCas(QuorumCore):
         actions = super().replacements(chosen, now, domains, revived)
         if not chosen or not actions:
             return actions
-        resend = self._resend_pending(self._install(self._proposed))
+        resend = self._install(chosen, {})
         self.changing = False
         self._sweep()
         return [*actions, *resend]
 
     def change_committed(self, now: float) -> Sequence[Action]:
-        self._proposed = {}
+        self._proposal = None
         return []
 
 
@@ -147,7 +147,7 @@ class IgnoresIdentity(QuorumCore):
     """W-8 broken: a replaced bookie's late success counts for its successor."""
 
     def acked(self, slot: int, generation: int, first: int, last: int) -> Sequence[Action]:
-        return super().acked(slot, self.generation(slot), first, last)
+        return super().acked(slot, self.slots.generation(slot), first, last)
 
 
 class PopsWhileChanging(QuorumCore):
@@ -162,14 +162,12 @@ class PopsWhileChanging(QuorumCore):
 class KeepsSuccessOfReplacedSlot(QuorumCore):
     """C-6 broken: "unset success" forgotten."""
 
-    def _install(
-        self, members: Mapping[int, Member], domains: Mapping[int, str] | None = None
-    ) -> list[int]:
+    def _install(self, members: Mapping[int, Member], domains: Mapping[int, str]) -> list[Action]:
         marks = {slot: self._tally.mark(slot) for slot in members}
-        slots = super()._install(members, domains)
-        for slot in slots:
+        actions = super()._install(members, domains)
+        for slot in members:
             self._tally.record(slot, self.lac + 1, max(marks[slot], self.lac))
-        return slots
+        return actions
 
 
 def hunt(run: Callable[[int], object], seeds: int) -> str:

@@ -83,17 +83,17 @@ class QuorumWorld:
     async def _ack(self, step: Step) -> None:
         slot = int(step.args[0])
         first, _, last = step.args[1].partition("-")
-        generation = step.number("generation", self._handle.generation(slot))
+        generation = step.number("generation", self._handle.slots.generation(slot))
         self._perform(self._handle.acked(slot, generation, int(first), int(last or first)))
 
     async def _refuse(self, step: Step) -> None:
         slot, entry = int(step.args[0]), int(step.args[1])
-        generation, status = self._handle.generation(slot), Status[step.args[2]]
+        generation, status = self._handle.slots.generation(slot), Status[step.args[2]]
         self._perform(self._handle.refused(slot, generation, entry, entry, status, self._now_s))
 
     async def _fail(self, step: Step) -> None:
         slot = int(step.args[0])
-        generation, status = self._handle.generation(slot), Status[step.args[1]]
+        generation, status = self._handle.slots.generation(slot), Status[step.args[1]]
         self._perform(self._handle.slot_failed(slot, generation, status, self._now_s))
 
     async def _replace(self, step: Step) -> None:

@@ -41,12 +41,12 @@ def core_of(quorum: Quorum = Q332, limits: QuorumLimits = LIMITS) -> QuorumCore:
 
 
 def resend(core: QuorumCore, slot: int, first: int, last: int) -> Resend:
-    return Resend(slot, core.generation(slot), EntryId(first), EntryId(last))
+    return Resend(slot, core.slots.generation(slot), EntryId(first), EntryId(last))
 
 
 def ack(core: QuorumCore, slot: int, *entries: int) -> None:
     for entry in entries:
-        assert not core.acked(slot, core.generation(slot), entry, entry)
+        assert not core.acked(slot, core.slots.generation(slot), entry, entry)
         core.validate()
 
 
@@ -97,7 +97,7 @@ def test_only_slots_of_the_write_set_count() -> None:
     ack(core, 0, 0)
     ack(core, 1, 0)
     assert core.lac == 0
-    assert core.send_slots(3) == (3, 0)
+    assert core.slots.of(3) == (3, 0)
 
 
 @pytest.mark.parametrize("status", [Status.FENCED, Status.UNAUTHORIZED])
@@ -141,7 +141,7 @@ def test_slot_failures_start_a_change(status: Status, avoid: bool) -> None:
     assert isinstance(action, ChooseReplacements)
     assert [(f.slot, f.member, f.quarantine) for f in action.failed] == [(1, B, avoid)]
     assert core.changing
-    assert core.active_slots == (0, 2)
+    assert core.slots.active == (0, 2)
 
 
 def test_change_in_the_order_of_c6() -> None:
@@ -157,12 +157,12 @@ def test_change_in_the_order_of_c6() -> None:
     ack(core, 1, 1)
     assert core.lac == 0  # C-1: frozen while changing
     assert core.add(1, 0.0) == 3  # C-1: new adds go on
-    assert core.send_slots(3) == (0, 1)
+    assert core.slots.of(3) == (0, 1)
     (commit,) = core.replacements({2: D}, 0.0)
     assert commit == CommitEnsemble(EntryId(1), (A, B, D))  # C-3: lac + 1
-    assert core.ensemble == (A, B, C)  # C-4: memory does not run ahead of the metadata
+    assert core.slots.members == (A, B, C)  # C-4: memory does not run ahead of the metadata
     actions = core.change_committed(0.0)
-    assert core.ensemble == (A, B, D)
+    assert core.slots.members == (A, B, D)
     assert actions == [resend(core, 2, 1, 3)]
     assert core.lac == 1  # the sweep
     core.validate()
@@ -272,7 +272,7 @@ def test_revived_bookie_gets_what_it_missed_above_the_lac() -> None:
     core.retry_change(1.0)
     actions = core.replacements({}, 1.0, revived=[0])
     assert actions == [resend(core, 0, 1, 1)]
-    assert core.active_slots == (0, 1, 2)
+    assert core.slots.active == (0, 1, 2)
     assert core.changes == 0
     assert not core.acked(0, 0, 1, 1)  # W-8: an answer from before
     assert core.lac == 0
@@ -306,7 +306,7 @@ def test_unreachable_store_defers_the_change_and_unfreezes() -> None:
     assert core.lac == -1
     core.change_deferred(0.0)
     assert core.lac == 0
-    assert core.ensemble == (A, B, C)
+    assert core.slots.members == (A, B, C)
 
 
 def test_late_failure_is_handled_by_the_timer() -> None:
@@ -328,13 +328,13 @@ def test_not_admitted_is_retried_on_the_same_slot_until_the_add_timeout() -> Non
     now = 0.0
     while now < 5.0:
         assert not core.refused(0, 0, 0, 0, Status.NOT_ADMITTED_RETRY, now)
-        assert core.keeps_refused(0, 0)
+        assert core.slots.takes(0, 0)
         assert not core.tick(now + 0.05)
         now += 0.1
         assert core.tick(now) == [RetrySlot(0, 0, new_connection=False)]
     (action,) = core.refused(0, 0, 0, 0, Status.NOT_ADMITTED_RETRY, 5.1)
     assert isinstance(action, ChooseReplacements)
-    assert not core.keeps_refused(0, 0)
+    assert not core.slots.takes(0, 0)
 
 
 def test_bad_digest_once_again_then_stop() -> None:
@@ -395,7 +395,7 @@ def test_disabled_changes_resend_to_the_same_bookie() -> None:
     core.add(1, 0.0)
     assert not core.slot_failed(0, 0, Status.DISCONNECTED, 0.0), "at a pace: not in a busy loop"
     assert core.tick(0.2) == [resend(core, 0, 0, 0)]
-    assert core.ensemble == (A, B, C)
+    assert core.slots.members == (A, B, C)
 
 
 def test_w7_delayed_changes_tolerate_while_qa_is_reachable() -> None:
@@ -404,7 +404,7 @@ def test_w7_delayed_changes_tolerate_while_qa_is_reachable() -> None:
     core.add(1, 0.0)
     assert not core.slot_failed(0, 0, Status.TIMEOUT, 0.0)
     assert core.tick(0.2) == [resend(core, 0, 0, 0)], "the same member again"
-    core.slot_failed(0, core.generation(0), Status.TIMEOUT, 0.3)
+    core.slot_failed(0, core.slots.generation(0), Status.TIMEOUT, 0.3)
     (choose,) = core.slot_failed(1, 0, Status.TIMEOUT, 0.3)
     assert isinstance(choose, ChooseReplacements), "Qa is out of reach"
     read_only = core_of(limits=limits)

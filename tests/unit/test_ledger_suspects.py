@@ -81,7 +81,7 @@ class Driver:
 
     def fail(self, slot: int, now: float) -> None:
         core = self.core
-        failed = core.slot_failed(slot, core.generation(slot), Status.DISCONNECTED, now)
+        failed = core.slot_failed(slot, core.slots.generation(slot), Status.DISCONNECTED, now)
         self.perform(failed, now)
 
     def perform(self, actions: Sequence[Action], now: float) -> None:
@@ -121,13 +121,13 @@ def test_a_change_that_waits_for_its_turn_confirms_with_the_others_and_does_not_
     driver.fail(0, 0.0)
     assert (core.changes, core.changing) == (1, False)
     for slot in (1, 2):
-        core.acked(slot, core.generation(slot), 0, 0)
+        core.acked(slot, core.slots.generation(slot), 0, 0)
     assert core.lac == 0
     core.add(1, 0.0)
     driver.fail(1, 1.0)  # Qa is out of reach: wait for the next change, bounded by the add timeout
     assert (core.changes, core.state) == (1, HandleState.OPEN)
     driver.perform(core.tick(5.0), 5.0)
-    assert (core.changes, core.failed) == (2, ())
+    assert (core.changes, core.slots.failed) == (2, ())
 
 
 def test_r18_local_changes_of_one_recovery_are_bounded() -> None:
