@@ -35,7 +35,8 @@ from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
-from octavo.proto.endpoints import Listener, listen_framed
+from octavo.proto.endpoints import SocketNetwork
+from octavo.proto.transport import Listening, Network
 from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk, RealDisk
@@ -67,6 +68,7 @@ class BookieServer:
         store: a connected metadata store; it stays the caller's.
         disk: file operations; tests give one that fails.
         indexes: opens the index; RocksDB by default, tests and simulators keep it in memory.
+        network: takes the connections of the framed wire; sockets by default.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class BookieServer:
         entropy: Entropy,
         disk: Disk | None = None,
         indexes: IndexEngine | None = None,
+        network: Network | None = None,
     ) -> None:
         self.config = config
         self._metadata = store
@@ -85,6 +88,7 @@ class BookieServer:
         self._entropy = entropy
         self._disk = disk or RealDisk()
         self._indexes = indexes or RocksEngine()
+        self._network = network or SocketNetwork()
         self._paths = Paths(root_of(config.metadata_url))
         self._gauge = SpaceGauge(config)
         self._tasks = TaskOwner("bookie", self._on_task_failure)
@@ -97,7 +101,7 @@ class BookieServer:
         self._state = "starting"
         self._opened: OpenedStore | None = None
         self._registrar: BookieRegistrar | None = None
-        self._listener: Listener | None = None
+        self._listener: Listening | None = None
         self._reconsider = asyncio.Event()
         self._no_space = asyncio.Event()
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -173,7 +177,7 @@ class BookieServer:
         self.control_address = join_address(host, control_port)
         await self._open_store(None)
         await self._measure_space()
-        self._listener = await listen_framed(self._accept, config.host, config.port)
+        self._listener = await self._network.listen(self._accept, config.host, config.port)
         self.wire_address = join_address(host, self._listener.port)
         state = self._desired_state()
         self._apply(state)

@@ -6,7 +6,7 @@ here, once for all. Addresses are `host:port`, IPv6 in brackets.
 
     whom           dial                                   listen
     gRPC           open_channel, open_blocking_channel    grpc_server, bind
-    framed wire    dial_framed                            listen_framed ─► Listener
+    framed wire    SocketNetwork.dial                     SocketNetwork.listen ─► Listener
     same machine                                          listen_unix   ─► Listener
 
 A peer that is frozen or behind a half-open link sends nothing, not even an end. gRPC notices only
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import grpc
 
+from octavo.proto.transport import AnyProtocol, MakeProtocol
 from octavo.runtime.address import bare_host, join_address, split_address
 from octavo.runtime.errors import ConfigError
 
@@ -38,7 +38,6 @@ MIN_PING_INTERVAL_MS = 500
 
 Options = tuple[tuple[str, int], ...]
 ServeStream = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-_Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
 _LIVENESS: Options = (
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
@@ -131,23 +130,28 @@ class Listener:
             self._server.close()
 
 
-async def dial_framed(address: str, protocol: Callable[[], _Protocol], what: str) -> _Protocol:
-    """Connect to `address`; the protocol that was made for it. Raises OSError, ConfigError.
+class SocketNetwork:
+    """The Network of programs that run: framed connections over TCP."""
 
-    `what` names the address where it is wrong. The caller bounds the time it takes.
-    """
-    host, port = split_address(address, what=what)
-    _, connection = await asyncio.get_running_loop().create_connection(protocol, host, port)
-    return connection
+    async def dial(
+        self, address: str, protocol: Callable[[], AnyProtocol], what: str
+    ) -> AnyProtocol:
+        """Connect to `address`; the protocol that was made for it. Raises OSError, ConfigError.
 
+        `what` names the address where it is wrong. The caller bounds the time it takes.
+        """
+        host, port = split_address(address, what=what)
+        _, connection = await asyncio.get_running_loop().create_connection(protocol, host, port)
+        return connection
 
-async def listen_framed(
-    protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
-) -> Listener:
-    """Make a protocol for each connection to `host`:`port`, 0 for a free one. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(protocol, bare_host(host), port)
-    return Listener(server, server.sockets[0].getsockname()[1])
+    async def listen(self, protocol: MakeProtocol, host: str, port: int) -> Listener:
+        """Make a protocol for each connection to `host`:`port`, 0 for a free one.
+
+        Raises OSError.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(protocol, bare_host(host), port)
+        return Listener(server, server.sockets[0].getsockname()[1])
 
 
 async def listen_unix(serve: ServeStream, path: str, line_bytes_max: int) -> Listener:

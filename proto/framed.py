@@ -1,7 +1,7 @@
-"""The transport shell around the bookie wire codec, used by both ends (design.md §4).
+"""The shell around the bookie wire codec, used by both ends (design.md §4).
 
-Owns one TCP connection: frames in, buffers out, write-buffer high-water marks, ping every 2 s,
-and death after 5 s of silence (half-open links). It knows nothing of what the frames mean.
+Owns one connection over any `Transport`: frames in, buffers out, write-buffer high-water marks, a
+ping every 2 s, and death after 5 s of silence (half-open links). It does not know what frames mean.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from octavo.proto.bookie_wire import (
     FrameType,
     encode_frame,
 )
+from octavo.proto.transport import Transport
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import BookieUnavailable, OctavoError
 
@@ -55,7 +56,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._on_open = on_open
         self._on_malformed = on_malformed
         self._decoder = FrameDecoder(max_frame_bytes)
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -70,8 +71,8 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport and set its write limits."""
-        # uvloop's transports do not derive from asyncio.Transport, so this is a cast, not a check.
-        self._transport = cast(asyncio.Transport, transport)
+        # Nor uvloop's transports nor those in memory derive from asyncio's: a cast, not a check.
+        self._transport = cast(Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

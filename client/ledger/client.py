@@ -22,6 +22,7 @@ from octavo.metadata.bookies import BookieDirectory, CookieCatalog
 from octavo.metadata.ledgers import LedgerCatalog, LedgerMetadata, Quorum
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
+from octavo.proto.transport import Network
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import NotEnoughBookies, NotEnoughReplicas, VersionConflict
@@ -54,6 +55,7 @@ class LedgerClient:
         paths: Paths,
         *,
         config: LedgerClientConfig | None = None,
+        network: Network | None = None,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -66,7 +68,11 @@ class LedgerClient:
         self._entropy = entropy
         self._cookies = CookieCatalog(store, paths, clock=clock, entropy=entropy)
         self.pool = BookiePool(
-            _DirectoryAddresses(self.directory), config=self.config, clock=clock, entropy=entropy
+            _DirectoryAddresses(self.directory),
+            config=self.config,
+            network=network,
+            clock=clock,
+            entropy=entropy,
         )
         self._changer = EnsembleChanger(
             store,

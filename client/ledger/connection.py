@@ -34,8 +34,8 @@ from octavo.proto.bookie_wire import (
     encode_add_runs,
     encode_frame,
 )
-from octavo.proto.endpoints import dial_framed
 from octavo.proto.framed import FramedConnection
+from octavo.proto.transport import Network
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -71,6 +71,7 @@ class BookieChannel:
         address: host:port of the bookie's framed protocol.
         bookie_id: whom we expect there.
         purpose: add, read or recovery; they never share a connection (P-1).
+        network: dials.
         now: coarse monotonic time, kept by the pool's ticker.
         on_dirty: called when adds were queued, so that the pool flushes once per loop turn.
     """
@@ -83,6 +84,7 @@ class BookieChannel:
         *,
         config: LedgerClientConfig,
         cluster_id: str,
+        network: Network,
         clock: Clock,
         entropy: Entropy,
         now: Callable[[], float],
@@ -94,6 +96,7 @@ class BookieChannel:
         self.in_flight_bytes = 0
         self._config = config
         self._greeting = Greeting(config.client_name, cluster_id, bookie_id)
+        self._network = network
         self._clock = clock
         self._now = now
         self._on_dirty = on_dirty
@@ -324,7 +327,7 @@ class BookieChannel:
             self._on_closed(connection, error)
 
         async with asyncio.timeout(self._config.connect_timeout_s):
-            connection = await dial_framed(
+            connection = await self._network.dial(
                 self.address,
                 lambda: FramedConnection(first, ended, max_frame_bytes=HELLO_FRAME_BYTES_MAX),
                 "address of a bookie",

@@ -15,6 +15,8 @@ from typing import Protocol
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.connection import BookieChannel
 from octavo.client.ledger.suspects import Suspects
+from octavo.proto.endpoints import SocketNetwork
+from octavo.proto.transport import Network
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import BookieUnavailable
@@ -79,6 +81,7 @@ class BookiePool:
         clock: Clock,
         entropy: Entropy,
         cluster_id: str = "",
+        network: Network | None = None,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
@@ -89,6 +92,7 @@ class BookiePool:
         self.late_ticks = 0
         """How often the loop was late by more than a second (P-4)."""
         self._addresses = addresses
+        self._network = network or SocketNetwork()
         self._clock = clock
         self._entropy = entropy
         self._channels: dict[tuple[str, str], BookieChannel] = {}
@@ -136,6 +140,7 @@ class BookiePool:
                 purpose,
                 config=self.config,
                 cluster_id=self.cluster_id,
+                network=self._network,
                 clock=self._clock,
                 entropy=self._entropy,
                 now=self._coarse_now,

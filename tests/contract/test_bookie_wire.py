@@ -18,6 +18,9 @@ import pytest_asyncio
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.server import BookieServer
+from octavo.bookie.storage.index import IndexEngine
+from octavo.bookie.storage.memory_index import MemoryEngine
+from octavo.bookie.storage.rocks_index import RocksEngine
 from octavo.client.ledger import LedgerClientConfig, Quorum
 from octavo.client.ledger.calls import BookieCalls, LacReply, encode_lac
 from octavo.client.ledger.entry_run import EntryRun
@@ -26,7 +29,10 @@ from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.paths import Paths
 from octavo.proto.bookie_wire import FrameType, ReadReply, ReadRequest, Status
+from octavo.proto.endpoints import SocketNetwork
 from octavo.proto.entry import encode_header
+from octavo.proto.memory_transport import MemoryNetwork
+from octavo.proto.transport import Network
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.ids import EntryId, LedgerId, Member
@@ -87,25 +93,40 @@ def entry(ledger: LedgerId, number: int, payload: bytes = b"x", lac: int | None 
     return encode_header(ledger, number, known, (number + 1) * len(payload), payload) + payload
 
 
-@pytest_asyncio.fixture(params=["fake", "real"])
+@pytest_asyncio.fixture(params=["fake", "real", "real in memory"])
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     meta = MemoryCluster()
     clock, entropy, paths = SystemClock(), SystemEntropy(), Paths("/octavo")
     fake = FakeBookie("b0")
     real: BookieServer | None = None
-    if request.param == "real":
+    network: Network = SocketNetwork()
+    indexes: IndexEngine = RocksEngine()
+    if request.param == "real in memory":  # but for its journal
+        network, indexes = MemoryNetwork(), MemoryEngine()
+    if request.param != "fake":
         config = BookieConfig(
             bookie_id="b0", data_dir=tmp_path, metadata_url="memory://wire/octavo",
             segment_bytes=4 << 20,
         )  # fmt: skip
-        real = BookieServer(config, store=meta.connect(), clock=clock, entropy=entropy)
+        real = BookieServer(
+            config,
+            store=meta.connect(),
+            clock=clock,
+            entropy=entropy,
+            indexes=indexes,
+            network=network,
+        )
         await real.start()
         address, member = real.wire_address, real.member
     else:
         await fake.start()
         address, member = fake.address, Member("b0", fake.incarnation)
     pool = BookiePool(
-        StaticAddresses({"b0": address}), config=LedgerClientConfig(), clock=clock, entropy=entropy
+        StaticAddresses({"b0": address}),
+        config=LedgerClientConfig(),
+        network=network,
+        clock=clock,
+        entropy=entropy,
     )
     pool.start()
     catalog = LedgerCatalog(meta.connect(), paths, clock=clock, entropy=entropy)

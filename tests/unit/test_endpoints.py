@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from octavo.proto.endpoints import Listener, bind, dial_framed, grpc_server, listen_framed
+from octavo.proto.endpoints import Listener, SocketNetwork, bind, grpc_server
 from octavo.runtime.errors import ConfigError
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
@@ -20,7 +20,7 @@ NAMES = ("asyncio", "uvloop")
 DIALLED = 12
 
 
-class _Counting(asyncio.Protocol):
+class _Counting(asyncio.BufferedProtocol):
     """Notes what it serves."""
 
     made: list[asyncio.BaseTransport]
@@ -38,7 +38,7 @@ async def _close_at(turns: int, close: Callable[[Listener], asyncio.Future[None]
     errors: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
     made: list[asyncio.BaseTransport] = []
-    listener = await listen_framed(lambda: _Counting(made), "127.0.0.1", 0)
+    listener = await SocketNetwork().listen(lambda: _Counting(made), "127.0.0.1", 0)
     ends = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(DIALLED)]
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -81,13 +81,13 @@ def test_a_closed_listener_refuses_and_closes_again(
 ) -> None:
     async def body() -> None:
         made: list[asyncio.BaseTransport] = []
-        listener = await listen_framed(lambda: _Counting(made), "127.0.0.1", 0)
+        listener = await SocketNetwork().listen(lambda: _Counting(made), "127.0.0.1", 0)
         where = f"127.0.0.1:{listener.port}"
-        await dial_framed(where, lambda: _Counting(made), "peer")
+        await SocketNetwork().dial(where, lambda: _Counting(made), "peer")
         await listener.close()
         await listener.close()
         with pytest.raises(OSError, match=r"refused|Connect call failed"):
-            await dial_framed(where, asyncio.Protocol, "peer")
+            await SocketNetwork().dial(where, asyncio.BufferedProtocol, "peer")
         for transport in made:
             transport.close()
 
@@ -97,7 +97,7 @@ def test_a_closed_listener_refuses_and_closes_again(
 
 async def test_an_address_that_is_none_is_told_by_its_name() -> None:
     with pytest.raises(ConfigError, match="address of a bookie 'nowhere'"):
-        await dial_framed("nowhere", asyncio.Protocol, "address of a bookie")
+        await SocketNetwork().dial("nowhere", asyncio.BufferedProtocol, "address of a bookie")
 
 
 async def test_a_taken_port_is_a_wrong_setting() -> None:
