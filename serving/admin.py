@@ -30,7 +30,7 @@ from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
 from octavo.serving.copy_census import take_census
 from octavo.serving.ownership import Located, Ownership
-from octavo.serving.partition import PartitionShell
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.read_path import offset_for_time
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.storage import Storage

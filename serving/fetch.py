@@ -20,7 +20,7 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, OffsetOutOfRange
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
-from octavo.serving.partition import PartitionShell
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.read_path import available_bytes, check_offset, read_at, warm_at
 from octavo.serving.registry import PartitionRegistry
 
@@ -105,13 +105,13 @@ class Fetcher:
         max_bytes = min(max_bytes, self._config.fetch_max_bytes, reply_bytes)
         shells = {slot.shell for slot in slots if slot.shell is not None}
         for shell in shells:
-            shell.watch(self._look.set)
+            shell.watchers.add(self._look.set)
         try:
             min_bytes = max(0, min(request.min_bytes, max_bytes))
             await self._wait(slots, min_bytes, deadline_s)
         finally:
             for shell in shells:
-                shell.unwatch(self._look.set)
+                shell.watchers.remove(self._look.set)
         await self._prove_ends(slots)
         size_bytes = min(max_bytes, sum(min(slot.available, slot.max_bytes) for slot in slots))
         largest = max((slot.available for slot in slots), default=0)

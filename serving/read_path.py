@@ -5,24 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from octavo.client.segments.index import SparseIndex
 from octavo.proto.batch import BatchHeader, decode_rows
 from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OffsetOutOfRange
-from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.cache import PartitionTail
 from octavo.serving.cold import ColdRead, ColdReader, Source
+from octavo.serving.partition.open_segment import OpenSource
 from octavo.serving.segments import segment_at
-
-
-class OpenSource(NamedTuple):
-    """The open segment as a reader needs it."""
-
-    ledger_id: LedgerId
-    base_offset: int
-    last_entry: EntryId  # newest durable
-    sparse: SparseIndex
 
 
 class ReadView(NamedTuple):

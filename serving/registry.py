@@ -22,10 +22,11 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
-from octavo.serving.chain import PartitionName
 from octavo.serving.ownership import Ownership
-from octavo.serving.partition import PartitionShell
-from octavo.serving.partition_deps import PartitionDeps, PartitionStateName
+from octavo.serving.partition.core import PartitionStateName
+from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.placement import bundle_of
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_config import settings_of
@@ -292,7 +293,7 @@ class PartitionRegistry:
     def suspended(self) -> None:
         """The session is lost: waiting fetches must look again (G3)."""
         for shell in self.shells():
-            shell.wake_watchers()
+            shell.watchers.wake()
 
     def tick(self) -> None:
         """Once a second for every partition."""

@@ -100,9 +100,18 @@ def advanced(
     highest = state.max_ledger_id_ever
     if opened is not None:
         ledger_id, base_offset = opened
+        invariant(
+            not segments or segments[-1].end_offset is not None,
+            "a list has one open segment: what was listed before must be sealed first",
+        )
         segments.append(Segment(ledger_id, base_offset))
         highest = max(highest, ledger_id)
     return replace(state, segments=tuple(segments), trash=tuple(trash), max_ledger_id_ever=highest)
+
+
+def names(state: PartitionState, ledger_id: LedgerId) -> bool:
+    """Whether the list has the ledger as a segment."""
+    return any(segment.ledger_id == ledger_id for segment in state.segments)
 
 
 def emptied(state: PartitionState, reason: str, now_ms: int) -> PartitionState:

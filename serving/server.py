@@ -39,7 +39,7 @@ from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.ownership import BundleEvents, Ownership
-from octavo.serving.partition_deps import PartitionDeps
+from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers

@@ -22,8 +22,8 @@ from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
-from octavo.serving.partition import PartitionShell
-from octavo.serving.partition_log import Answer
+from octavo.serving.partition.log import Answer
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.validation import check_acks
 

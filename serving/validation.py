@@ -19,7 +19,7 @@ from octavo.runtime.errors import (
     InvalidTimestamp,
     MessageTooLarge,
 )
-from octavo.serving.partition_log import ACKS_ALL, ACKS_NONE, ACKS_ONE
+from octavo.serving.partition.log import ACKS_ALL, ACKS_NONE, ACKS_ONE
 from octavo.serving.topic_config import TopicSettings
 
 _INT32_MAX = (1 << 31) - 1

@@ -22,12 +22,12 @@ from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import OctavoError
 from octavo.serving.cache import TailCache
-from octavo.serving.chain import PartitionName
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
-from octavo.serving.partition import PartitionShell
-from octavo.serving.partition_deps import PartitionDeps
-from octavo.serving.partition_log import ACKS_ALL, Answer, Appended
+from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.partition.log import ACKS_ALL, Answer, Appended
+from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.topic_config import TopicSettings, parse_topic_config
 from tests.memory_ledgers import MemoryBackend, MemoryBookies
 

@@ -28,11 +28,8 @@ UNUSED = {
     "metadata/ledgers.py": {"walk_records"},
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
-LARGE_FILES = {
-    "serving/partition.py",
-}
+LARGE_FILES: set[str] = set()
 LARGE_CLASSES = {
-    "serving/partition.py:PartitionShell",
     "serving/registry.py:PartitionRegistry",
 }
 MANY_POSITIONAL = {
@@ -54,7 +51,7 @@ ENSURED = {
     "bookie/process.py": 1,
     "client/messaging/producing/produce_link.py": 3,
     "client/messaging/sync/loop_thread.py": 2,
-    "serving/partition_deps.py": 2,
+    "serving/partition/driver.py": 2,
     "serving/streams.py": 2,
     "spark/export_run.py": 1,
 }
@@ -97,7 +94,12 @@ CORES = (
     "proto/batch.py",
     "proto/bookie_wire.py",
     "proto/entry.py",
-    "serving/producers.py",
+    "serving/partition/actions.py",
+    "serving/partition/core.py",
+    "serving/partition/intake.py",
+    "serving/partition/log.py",
+    "serving/partition/open_segment.py",
+    "serving/partition/producers.py",
 )
 """Decide without I/O, clock or thread."""
 TESTS_TO_SOURCE_MIN = 0.8

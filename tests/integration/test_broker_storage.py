@@ -23,9 +23,9 @@ from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_storage import LedgerStorage
-from octavo.serving.partition import PartitionShell
-from octavo.serving.partition_deps import PartitionDeps
-from octavo.serving.partition_log import Appended
+from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.partition.log import Appended
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.read_path import read_at
 from octavo.serving.storage import Storage
 from octavo.serving.topic_config import default_settings

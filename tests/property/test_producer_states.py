@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo.proto.batch import BatchHeader, decode_header
-from octavo.serving.producers import SEQUENCES, Kind, ProducerStates
+from octavo.serving.partition.producers import SEQUENCES, Kind, ProducerStates
 from tests.serving_rig import handed_over, make_batch
 
 PIDS = st.integers(0, 2)

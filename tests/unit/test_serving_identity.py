@@ -14,8 +14,8 @@ from octavo.proto.batch import decode_header
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import OutOfOrderSequence, UnknownOutcome, UnknownTopic
 from octavo.runtime.ids import EntryId, LedgerId
-from octavo.serving.partition import PartitionShell
-from octavo.serving.producers import Kind, ProducerStates
+from octavo.serving.partition.producers import Kind, ProducerStates
+from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.segments import closed_segments, first_state
 from tests.serving_rig import NAME, Answers, Rig, make_batch, produce, until
 

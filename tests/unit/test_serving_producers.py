@@ -6,8 +6,8 @@ import pytest
 
 from octavo.proto.batch import BatchHeader, decode_header
 from octavo.proto.segment_entries import ProducerSnapshot, pack_producer
-from octavo.serving import producers
-from octavo.serving.producers import SEQUENCES, Kind, ProducerStates, advance, last_of
+from octavo.serving.partition import producers
+from octavo.serving.partition.producers import SEQUENCES, Kind, ProducerStates, advance, last_of
 from tests.serving_rig import handed_over, make_batch
 
 LAST = SEQUENCES - 1

@@ -45,7 +45,7 @@ from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import ColdCache, TailCache
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import FetchResult
-from octavo.serving.partition_log import ACKS_ALL, ACKS_ONE, Answer, Appended, PartitionLog
+from octavo.serving.partition.log import ACKS_ALL, ACKS_ONE, Answer, Appended, PartitionLog
 from octavo.serving.placement import bundle_of, excess, preferred_owners
 from octavo.serving.segments import RollLimits, RollReason
 from octavo.serving.topic_config import check_replication, parse_topic_config, settings_of
@@ -278,7 +278,7 @@ def admit(log: PartitionLog, values: int = 1, now_ms: int = 100) -> Told:
 
 
 def send_all(log: PartitionLog, first_entry: int) -> None:
-    while (append := log.next_queued()) is not None:
+    for append in list(log.queued_batches()):
         log.sent_as(append, EntryId(first_entry))
         first_entry += 1
 
@@ -331,8 +331,7 @@ def test_a8_only_batches_in_no_ledger_may_be_called_not_written() -> None:
 def test_answers_come_once_and_in_append_order() -> None:
     log = PartitionLog(owner_epoch=0, log_start=0, end_offset=0)
     told = admit(log)
-    append = log.next_queued()
-    assert append is not None
+    (append,) = log.queued_batches()
     append.wait(ACKS_ONE, told)
     append.answer_one()
     append.answer(append.appended())

@@ -31,10 +31,11 @@ from octavo.proto.segments import Segment
 from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from octavo.runtime.telemetry import get_logger
-from octavo.serving.chain import Closed, PartitionName
 from octavo.serving.ledger_backend import LedgerBackend
-from octavo.serving.partition_log import Append, Figures
-from octavo.serving.producers import ProducerStates
+from octavo.serving.partition.chain import Closed
+from octavo.serving.partition.log import Append, Figures
+from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.segments import end_of, sealed_segment
 
 PIECE_BYTES = 1024 * 1024
@@ -42,7 +43,7 @@ PIECE_BYTES = 1024 * 1024
 FIRST_WINDOW_ENTRIES = 64
 WINDOW_ENTRIES_MAX = 1024
 
-_log = get_logger("octavo.serving.loading")
+_log = get_logger("octavo.serving.partition.loading")
 
 
 @dataclass

@@ -95,6 +95,14 @@ class PartitionLog:
         self._queued: deque[Append] = deque()
         self._first_copies = 0  # prefix of _sent whose entries have one copy (A4, acks=1)
 
+    def begin(self, owner_epoch: int, log_start: int, end_offset: int, last_append_ms: int) -> None:
+        """Take over what an opener learned (ML-4); nothing is pending."""
+        invariant(not self.pending, "a partition is loaded before it takes batches")
+        self.owner_epoch = owner_epoch
+        self.log_start = log_start
+        self.high_watermark = self.end_offset = end_offset
+        self.last_append_ms = last_append_ms
+
     # --- arriving -----------------------------------------------------------------------------
 
     def has_room(self, size: int, batches_max: int, bytes_max: int) -> bool:
@@ -154,9 +162,9 @@ class PartitionLog:
         """Batches in the current ledger that are not durable yet, in order."""
         return iter(self._sent)
 
-    def next_queued(self) -> Append | None:
-        """The batch to send next."""
-        return self._queued[0] if self._queued else None
+    def queued_batches(self) -> Iterator[Append]:
+        """Batches that are in no ledger yet, in the order in which they are to be sent."""
+        return iter(self._queued)
 
     def sent_as(self, append: Append, entry_id: EntryId) -> None:
         """`append`, the head of the queue, became an entry."""
@@ -246,6 +254,24 @@ class PartitionLog:
                 if append.waiting_all or append.waiting_one:
                     found.append(append)
         return found
+
+    def validate(self) -> None:
+        """INV: the three prefixes have no hole, and the bounds count what is there."""
+        offset, entry, size = self.high_watermark, -1, 0
+        for append in (*self._sent, *self._queued):
+            invariant(append.header.base_offset == offset, "pending offsets have no hole")
+            offset = append.header.next_offset
+            size += len(append.payload)
+        for append in self._sent:
+            invariant(
+                append.entry_id is not None and append.entry_id > entry,
+                "sent batches lie in entry order (INV-4)",
+            )
+            entry = append.entry_id or 0
+        invariant(all(one.entry_id is None for one in self._queued), "what is queued is no entry")
+        invariant(offset == self.end_offset, "the end offset is the end of what is pending")
+        invariant(size == self.pending_bytes, "pending bytes are counted")
+        invariant(self._first_copies <= len(self._sent), "first copies are of sent batches")
 
 
 class Figures:

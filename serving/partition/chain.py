@@ -8,9 +8,7 @@ why two owners can never both append (ledger §8.3): an owner rolls only through
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.topics import PartitionCatalog, PartitionState, VersionedPartition
@@ -32,23 +30,14 @@ from octavo.runtime.ids import LedgerId
 from octavo.runtime.telemetry import get_logger
 from octavo.serving import segments as lists
 from octavo.serving.ledger_backend import LedgerBackend, Writer
+from octavo.serving.partition.name import PartitionName
 
 CLAIM_ATTEMPTS_MAX = 8
 """ML-4 starts over when the list changed under it; beyond this somebody else should own it."""
+CHANGE_ATTEMPTS_MAX = 3
+"""Writes of one `change` before its caller pauses; each but the first follows a re-read."""
 
-_log = get_logger("octavo.serving.chain")
-
-
-class PartitionName(NamedTuple):
-    """One partition of one life of a topic."""
-
-    topic: str
-    topic_id: uuid.UUID
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
+_log = get_logger("octavo.serving.partition.chain")
 
 Closed = dict[LedgerId, LedgerMetadata]
 Load = Callable[[PartitionState, Closed], Awaitable[dict[LedgerId, Segment]]]
@@ -77,13 +66,18 @@ class SegmentChain:
         self._record: VersionedPartition | None = None
         self._in_doubt = False  # the last compare-and-set may or may not have happened
         self._unlisted: Writer | None = None  # created, not (or not surely) in the list yet
+        self._listeners: list[Callable[[PartitionState], None]] = []
 
     @property
     def state(self) -> PartitionState:
         """The list as last read or written."""
+        return self._owned.state
+
+    @property
+    def _owned(self) -> VersionedPartition:
         if self._record is None:
             raise NotLeader(f"{self._name} is not loaded")
-        return self._record.state
+        return self._record
 
     @property
     def owner_epoch(self) -> int:
@@ -104,7 +98,7 @@ class SegmentChain:
             sealed = await load(found.state, closed)
             wanted = lists.claimed(found.state, sealed, self._clock.wall_ms())
             try:
-                self._record = await self._catalog.cas(found, wanted)
+                self._adopt(await self._catalog.cas(found, wanted))
             except (VersionConflict, UnknownOutcome):
                 continue  # somebody else is at work, or our own claim succeeded: start over
             except KeyMissing:
@@ -144,27 +138,67 @@ class SegmentChain:
             )
         return closed
 
+    async def change(self, fn: Callable[[PartitionState], PartitionState]) -> PartitionState:
+        """Publish a new list: the one way in which an owner changes it (ML-5, ML-7, ML-9).
+
+        `fn` gets the list as it is and returns the list as it should be; it is called again on
+        what a re-read found, after a conflict or when the outcome of a write is not known, and
+        returns what it was given when that shows the change already. Listeners are told of each
+        new list once. Raises NotLeader when another owner changed the list, UnknownTopic when the
+        topic is gone, MetadataUnavailable or UnknownOutcome when nothing is certain: the next
+        `change` reads first. A cancelled call leaves the same doubt.
+        """
+        if self._in_doubt:
+            await self._settle_doubt()
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            before = self._owned
+            wanted = fn(before.state)
+            if wanted == before.state:
+                return before.state
+            self._in_doubt = True
+            try:
+                self._adopt(await self._catalog.cas(before, wanted))
+            except (VersionConflict, UnknownOutcome):
+                await self._settle_doubt()
+            except KeyMissing:
+                raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+            else:
+                self._in_doubt = False
+                return self.state
+        raise UnknownOutcome(f"{self._name}: the segment list kept changing while it was written")
+
+    def listen(self, callback: Callable[[PartitionState], None]) -> None:
+        """Call `callback` with each new list, whoever wrote it, once and in order."""
+        self._listeners.append(callback)
+
     async def publish(
         self, *, sealed: Segment | None, open_new: bool, base_offset: int
     ) -> Writer | None:
         """One roll step (ML-5): list what was closed and, if asked, a new ledger.
 
         The returned writer may be written to: its ledger is in the list (ledger §8.3, point 4).
-        Raises NotLeader when another owner changed the list; after a retriable error call it again.
+        It is returned although none was asked for when an earlier write of unknown outcome listed
+        it. Raises as `change`; after a retriable error call it again.
         """
         if self._in_doubt:
             await self._settle_doubt()
-            if self._unlisted is not None and self._lists(self._unlisted.ledger_id):
-                return self._take_unlisted()
-        writer: Writer | None = None
-        if open_new:
-            if self._unlisted is None or self._unlisted.stopped is not None:
-                self._unlisted = await self._create()
-            writer = self._unlisted
-        opened = (writer.ledger_id, base_offset) if writer is not None else None
+        unlisted = self._unlisted
+        if (
+            open_new
+            and not self._lists(unlisted)
+            and (unlisted is None or unlisted.stopped is not None)
+        ):
+            unlisted = self._unlisted = await self._create()
+        opened = (unlisted.ledger_id, base_offset) if unlisted is not None and open_new else None
         now_ms = self._clock.wall_ms()
-        await self._cas(lists.advanced(self.state, sealed=sealed, opened=opened, now_ms=now_ms))
-        return self._take_unlisted() if writer is not None else None
+
+        def roll(state: PartitionState) -> PartitionState:
+            if unlisted is not None and lists.names(state, unlisted.ledger_id):
+                return state  # with the seal: both are one write
+            return lists.advanced(state, sealed=sealed, opened=opened, now_ms=now_ms)
+
+        await self.change(roll)
+        return self._take_unlisted() if self._lists(unlisted) else None
 
     def _take_unlisted(self) -> Writer | None:
         writer, self._unlisted = self._unlisted, None
@@ -176,8 +210,8 @@ class SegmentChain:
         if writer is not None:
             writer.abandon("its owner gave the partition up")
 
-    def _lists(self, ledger_id: LedgerId) -> bool:
-        return any(segment.ledger_id == ledger_id for segment in self.state.segments)
+    def _lists(self, writer: Writer | None) -> bool:
+        return writer is not None and lists.names(self.state, writer.ledger_id)
 
     async def _create(self) -> Writer:
         name = self._name
@@ -195,17 +229,13 @@ class SegmentChain:
             above=self.state.max_ledger_id_ever,
         )
 
-    async def _cas(self, wanted: PartitionState) -> None:
-        if self._record is None:
-            raise NotLeader(f"{self._name} is not loaded")
-        try:
-            self._record = await self._catalog.cas(self._record, wanted)
-        except (VersionConflict, UnknownOutcome) as error:
-            self._in_doubt = True
-            await self._settle_doubt()
-            raise UnknownOutcome(f"{self._name}: segment list is to be written again") from error
-        except KeyMissing:
-            raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+    def _adopt(self, record: VersionedPartition) -> None:
+        """This is the list now; a list that was read again unchanged is no news."""
+        is_new = self._record is None or record.state != self._record.state
+        self._record = record
+        if is_new:
+            for callback in self._listeners:
+                callback(record.state)
 
     async def _settle_doubt(self) -> None:
         """Re-read the list (ML-7); another epoch means another owner: stop (ledger §8.3)."""
@@ -217,9 +247,8 @@ class SegmentChain:
             raise NotLeader(
                 f"{self._name} is owned under epoch {found.state.owner_epoch}, ours was {epoch}"
             )
-        self._record = found
-        if self._unlisted is None or not self._lists(self._unlisted.ledger_id):
-            self._in_doubt = False
+        self._adopt(found)
+        self._in_doubt = False
 
     async def still_ours(self) -> bool:
         """Whether the list still carries our epoch; raises MetadataUnavailable."""
@@ -232,7 +261,7 @@ class SegmentChain:
         gone = [item for item in due if await self._delete(item.ledger_id)]
         if gone:
             try:
-                await self._cas(lists.without_trash(self.state, gone))
+                await self.change(lambda state: lists.without_trash(state, gone))
             except RetriableError as error:
                 if isinstance(error, NotLeader):
                     raise

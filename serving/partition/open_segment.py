@@ -1,54 +1,66 @@
-"""The segment being written: its ledger's writer, index, figures and control entries."""
+"""The segment being written: its index, figures, control entries and way to an end. Pure."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from octavo.client.segments.index import SparseIndex
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.proto.segment_entries import Footer, SegmentFigures, known_time
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import OctavoError
-from octavo.runtime.ids import NO_ENTRY, EntryId
+from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from octavo.runtime.invariant import invariant
-from octavo.serving.ledger_backend import Writer
-from octavo.serving.partition_log import Append, Figures
-from octavo.serving.read_path import OpenSource
-from octavo.serving.segments import sealed_segment
+from octavo.serving.partition.log import Append, Figures
+from octavo.serving.segments import RollReason, sealed_segment
 
 
-class SnapshotLimits:
+class SnapshotLimits(NamedTuple):
     """When the next snapshot entry is due (I8): bounds what a new owner replays."""
 
-    def __init__(self, *, records: int, size_bytes: int, interval_ms: int) -> None:
-        self.records = records
-        self.size_bytes = size_bytes
-        self.interval_ms = interval_ms
+    records: int
+    size_bytes: int
+    interval_ms: int
+
+
+class OpenSource(NamedTuple):
+    """The open segment as a reader needs it."""
+
+    ledger_id: LedgerId
+    base_offset: int
+    last_entry: EntryId  # newest durable
+    sparse: SparseIndex
 
 
 class OpenSegment:
-    """One ledger from its place in the list until its end is known."""
+    """One ledger from its place in the list until its end is known.
+
+    It accepts batches; then it drains: batches queue, what was sent is waited for; then it is
+    closed. From the moment the close is asked for, or when its writer stopped, only its CLOSED
+    record tells where it ends (W-9, ML-6).
+    """
 
     def __init__(
-        self, writer: Writer, base_offset: int, *, index: SparseIndex, now_s: float
+        self, ledger_id: LedgerId, base_offset: int, *, index: SparseIndex, now_s: float
     ) -> None:
-        self.writer = writer
+        self.ledger_id = ledger_id
         self.base_offset = base_offset
         self.index = index
         self.figures = Figures()
         self.opened_at_s = now_s
-        self.accepting = True
-        """Batches may be sent; False while it is being sealed."""
+        self.size_bytes = 0
+        """Payload bytes of every entry sent."""
+        self.ends: RollReason | None = None
+        """Set: it drains, and why."""
         self.must_recover = False
-        """Its close failed: only recovery tells its end (W-9)."""
+        """Only recovery tells its end: its writer stopped, or its close was asked for (W-9)."""
         self.last_durable_entry = NO_ENTRY
-        self.settled = asyncio.Event()
-        """Set whenever nothing sent is pending, and when the writer stopped."""
         self._controls: dict[EntryId, bool] = {}  # pending control entries -> is it a snapshot
         self._snapshot_entry = NO_ENTRY  # newest durable snapshot
         self._snapshot_at_s = now_s
         self._records_since = 0
         self._bytes_since = 0
+        self._handover_sent = False
 
     @property
     def controls_pending(self) -> bool:
@@ -58,16 +70,12 @@ class OpenSegment:
     @property
     def usable(self) -> bool:
         """Whether a batch may be added now."""
-        return self.accepting and self.writer.stopped is None
+        return self.ends is None and not self.must_recover
 
-    async def wait_capacity(self, timeout_s: float) -> None:
-        """Return when the ledger takes more, it stopped, or the time is over."""
-        if self.usable:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.writer.wait_capacity()
-            except (TimeoutError, OctavoError):
-                return
+    @property
+    def owes_handover(self) -> bool:
+        """Whether a snapshot is still due before its footer (I8: at clean handover)."""
+        return self.ends is RollReason.UNLOAD and not self._handover_sent
 
     def snapshot_due(self, limits: SnapshotLimits, now_s: float) -> bool:
         """Whether the next entry should be a snapshot."""
@@ -80,17 +88,21 @@ class OpenSegment:
             )
         )
 
-    def snapshot_sent(self, entry_id: EntryId, now_s: float) -> None:
+    def snapshot_sent(self, entry_id: EntryId, size_bytes: int, now_s: float) -> None:
         """A snapshot became an entry."""
+        self.size_bytes += size_bytes
         self._controls[entry_id] = True
+        self._handover_sent = self.ends is RollReason.UNLOAD
         self._records_since = 0
         self._bytes_since = 0
         self._snapshot_at_s = now_s
 
     def batch_sent(self, append: Append) -> None:
         """A batch became an entry."""
+        size = len(append.payload)
+        self.size_bytes += size
         self._records_since += append.header.record_count
-        self._bytes_since += len(append.payload)
+        self._bytes_since += size
 
     def control_durable(self, entry_id: EntryId) -> bool:
         """Account for an acknowledged entry; True when it is a control entry, not a batch."""
@@ -119,7 +131,7 @@ class OpenSegment:
             figures=self.figures.value,
         )
 
-    def figures_with(self, pending: list[Append]) -> SegmentFigures:
+    def figures_with(self, pending: Iterable[Append]) -> SegmentFigures:
         """The figures once `pending` is durable too."""
         figures = Figures(self.figures.value)
         for append in pending:
@@ -134,20 +146,18 @@ class OpenSegment:
             f"ledger {closed.ledger_id} closed at {last}, below acknowledged entry "
             f"{self.last_durable_entry} (INV-2)",
         )
-        listed = Segment(self.writer.ledger_id, self.base_offset)
+        listed = Segment(self.ledger_id, self.base_offset)
         return sealed_segment(listed, closed, end_offset, self.figures.value)
 
     def source(self) -> OpenSource:
         """What a reader needs to read its durable part."""
-        return OpenSource(
-            self.writer.ledger_id, self.base_offset, self.last_durable_entry, self.index
-        )
+        return OpenSource(self.ledger_id, self.base_offset, self.last_durable_entry, self.index)
 
     def described(self) -> Segment:
         """The list element as it would be now, without an end offset."""
         figures = self.figures.value
         return Segment(
-            self.writer.ledger_id,
+            self.ledger_id,
             self.base_offset,
             size_bytes=figures.payload_bytes,
             first_append_ms=known_time(figures.first_append_ms),

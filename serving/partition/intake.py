@@ -1,0 +1,150 @@
+"""Produce requests become batches with offsets, or answers (spec groups §2, §3). Pure.
+
+The only place that decides whether a batch is new, already on its way, already stored, or turned
+away; nothing that is turned away here was written.
+"""
+
+from __future__ import annotations
+
+from octavo.proto.batch import BatchHeader
+from octavo.runtime.checksum import Buffer
+from octavo.runtime.errors import (
+    InvalidProducerEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OctavoError,
+    OutOfOrderSequence,
+    Throttled,
+)
+from octavo.serving.partition.actions import Refuse, Tell
+from octavo.serving.partition.limits import Bounds
+from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
+from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.producers import Kind, ProducerStates, Verdict
+from octavo.serving.partition.world import World
+from octavo.serving.topic_config import TopicSettings
+from octavo.serving.validation import check_batch
+
+THROTTLE_MS = 100
+
+
+class Intake:
+    """The entrance of one partition.
+
+    Args:
+        ack_quorum: bookies that must acknowledge, Qa.
+    """
+
+    def __init__(
+        self,
+        name: PartitionName,
+        settings: TopicSettings,
+        *,
+        bounds: Bounds,
+        ack_quorum: int,
+        log: PartitionLog,
+        producers: ProducerStates[Append],
+        world: World,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._bounds = bounds
+        self._ack_quorum = ack_quorum
+        self._log = log
+        self._producers = producers
+        self._world = world
+        self.no_ledger = False
+        """The last attempt to open a ledger found too few bookies."""
+
+    def take(
+        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+    ) -> Append | Tell | None:
+        """A new batch, queued with its offset; or its answer; or None: it waits with its twin.
+
+        Raises the refusal of a batch that changes nothing: what `check_batch` raises,
+        OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader.
+        """
+        header = check_batch(batch, acks, self._settings, now_ms)
+        is_idempotent = header.producer_id >= 0
+        if is_idempotent:
+            verdict = self._producers.decide(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+            )
+            if verdict.kind is not Kind.APPEND:
+                return self._known(header, verdict, acks, reply)
+        if self._log.pending or self.no_ledger:
+            self._check_room(len(batch), now_s)
+        append = self._log.admit(batch, header, now_ms, now_s)
+        if is_idempotent:
+            append.producer_was_unknown = self._producers.begin(
+                append.header, append.header.base_offset, append.header.append_time_ms, append
+            )
+        if acks != ACKS_NONE:
+            append.wait(acks, reply)
+        return append
+
+    def _known(
+        self, header: BatchHeader, verdict: Verdict[Append], acks: int, reply: Reply
+    ) -> Tell | None:
+        """Apply the other rows of I2; raises the refusal."""
+        if verdict.kind is Kind.ATTACH and verdict.pending is not None:
+            verdict.pending.wait(acks, reply)
+            return None
+        if verdict.kind is Kind.DUPLICATE and verdict.is_vouched:
+            stored = Appended(verdict.base_offset, verdict.append_time_ms, True, verdict.is_first)
+            return Tell(reply, stored)
+        raise self._refusal(header, verdict)
+
+    def _refusal(self, header: BatchHeader, verdict: Verdict[Append]) -> OctavoError:
+        """NotLeader unless it is certain that nobody else owns the partition: a successor may
+        know of batches that this one follows."""
+        name = self._name
+        if not self._world.certain():
+            return NotLeader(f"{name}: what comes next is not known while the session is in doubt")
+        if verdict.kind is Kind.OLD_EPOCH:
+            return InvalidProducerEpoch(
+                f"{name}: producer {header.producer_id} epoch {header.producer_epoch} "
+                f"is older than {verdict.known_epoch}",
+                known_epoch=verdict.known_epoch,
+            )
+        return OutOfOrderSequence(
+            f"{name}: producer {header.producer_id} sent sequence {header.base_sequence}, "
+            f"last known is {verdict.last_sequence}",
+            last_sequence=verdict.last_sequence,
+        )
+
+    def _check_room(self, size: int, now_s: float) -> None:
+        bounds, log = self._bounds, self._log
+        if not log.has_room(size, bounds.pending_batches, bounds.pending_bytes):
+            raise Throttled(
+                f"{self._name}: {log.pending} batches wait for bookies", throttle_ms=THROTTLE_MS
+            )
+        shortage = self.shortage(now_s)
+        if shortage is not None:
+            raise shortage
+
+    def shortage(self, now_s: float) -> NotEnoughReplicas | None:
+        """Set while batches wait for a ledger that fewer than Qa live bookies cannot give (A6)."""
+        oldest_s = self._log.oldest_queued_at_s
+        stalled = oldest_s is not None and now_s - oldest_s > self._bounds.stall_s
+        if not stalled and not self.no_ledger:
+            return None
+        live = self._world.live_bookies()
+        if live >= self._ack_quorum:
+            return None
+        return NotEnoughReplicas(
+            f"{live} bookies take records, {self._ack_quorum} must acknowledge", live_bookies=live
+        )
+
+    def confirm(self, append: Append) -> None:
+        """The batch is durable (I3)."""
+        if append.header.producer_id >= 0:
+            self._producers.confirm(append.header.producer_id, append)
+
+    def refused(self, dropped_newest_first: list[Append], error: OctavoError) -> list[Refuse]:
+        """The batches were not written, or nobody here knows (I3): no trace of them stays."""
+        for append in dropped_newest_first:
+            if append.header.producer_id >= 0:
+                self._producers.fail(append.header.producer_id, append)
+        in_order = reversed(dropped_newest_first)  # A4: replies come in append order
+        return [Refuse(append, error) for append in in_order]

@@ -1,0 +1,66 @@
+"""The bounds and intervals of one partition: from its topic's settings and the broker's. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from octavo.metadata.ledger_record import Quorum
+from octavo.serving.config import BrokerConfig
+from octavo.serving.partition.open_segment import SnapshotLimits
+from octavo.serving.segments import RollLimits
+from octavo.serving.topic_config import TopicSettings
+
+AGE_JITTER_MAX = 0.05
+"""Part of a segment's age by which rolls of many partitions are spread (ML-5)."""
+
+
+class Bounds(NamedTuple):
+    """What one partition holds at most, and for how long."""
+
+    pending_batches: int
+    pending_bytes: int
+    stall_s: float
+    """Batches that wait longer make the partition say which bookies it lacks (A6)."""
+    produce_timeout_s: float
+
+
+class Limits(NamedTuple):
+    """The bounds and intervals of one partition."""
+
+    bounds: Bounds
+    roll: RollLimits
+    snapshot: SnapshotLimits
+    ack_quorum: int
+    index_interval_bytes: int
+
+
+def quorum_of(settings: TopicSettings, config: BrokerConfig) -> Quorum:
+    """The quorum of the partition's ledgers; a topic of few copies has no larger ensemble."""
+    copies = settings.replication_factor
+    ensemble = config.ensemble_size if copies == config.write_quorum else copies
+    return Quorum(max(copies, ensemble), copies, settings.min_insync_replicas)
+
+
+def limits_of(settings: TopicSettings, config: BrokerConfig, *, age_jitter: float) -> Limits:
+    """The limits of one partition; `age_jitter`: 0 to `AGE_JITTER_MAX`."""
+    return Limits(
+        Bounds(
+            config.partition_pending_batches,
+            config.partition_pending_bytes,
+            stall_s=config.stall_s,
+            produce_timeout_s=config.produce_timeout_s,
+        ),
+        RollLimits(
+            settings.segment_bytes,
+            settings.segment_ms,
+            settings.replication_factor,
+            age_jitter=age_jitter,
+        ),
+        SnapshotLimits(
+            config.snapshot_interval_records,
+            config.snapshot_interval_bytes,
+            config.snapshot_interval_ms,
+        ),
+        ack_quorum=settings.min_insync_replicas,
+        index_interval_bytes=config.index_interval_bytes,
+    )
