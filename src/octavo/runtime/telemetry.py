@@ -1,7 +1,8 @@
-"""Structured logging of the servers: event name plus key-values, bound as context becomes known.
+"""Structured logging: event name plus key-values, bound as context becomes known.
 
-The SDK uses the standard library's logging only (interface §5); servers call `configure_logging`
-once.
+Every record goes through the standard library's logging, whoever runs our code: a program that
+never called `configure_logging` decides by its own handlers, and its stdout and its structlog stay
+its own. Servers call `configure_logging` once. The SDK does not need this module (interface §5).
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import contextlib
 import logging
 import pathlib
 import sys
+from typing import Any
 
 import structlog
-from structlog.typing import FilteringBoundLogger, Processor
-
-Logger = FilteringBoundLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 class LogFile(logging.FileHandler):
@@ -37,38 +37,60 @@ class LogFile(logging.FileHandler):
                 sys.stderr.write(f"{self.baseFilename}: {error.strerror}: log lines are lost\n")
 
 
-def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None) -> None:
-    """Send structlog and standard-library records, one line each, to `log_file` or stderr."""
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    handler: logging.Handler = LogFile(log_file) if log_file else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+_SHARED: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+]
+_PLAIN = structlog.processors.KeyValueRenderer(key_order=["event"], sort_keys=False)
+
+
+class LineFormatter(structlog.stdlib.ProcessorFormatter):
+    """One line for each record, of ours or of a library."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            foreign_pre_chain=_SHARED,
             processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                self.remove_processors_meta,
                 structlog.processors.KeyValueRenderer(
                     key_order=["timestamp", "level", "event"], sort_keys=False
                 ),
             ],
         )
-    )
+
+
+def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None) -> None:
+    """Send every record, one line each, to `log_file` or stderr."""
+    handler: logging.Handler = LogFile(log_file) if log_file else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(level.lower()),
-        logger_factory=structlog.stdlib.LoggerFactory(),
+
+
+def _hand_over(
+    logger: WrappedLogger, name: str, event: EventDict
+) -> tuple[tuple[EventDict], dict[str, dict[str, Any]]] | str:
+    """To our formatter as it is; to somebody else's handlers as a text."""
+    handlers = logging.getLogger().handlers
+    if handlers and all(isinstance(handler.formatter, LineFormatter) for handler in handlers):
+        return structlog.stdlib.ProcessorFormatter.wrap_for_formatter(logger, name, event)
+    event.pop("timestamp", None)
+    event.pop("level", None)
+    return _PLAIN(logger, name, event)
+
+
+_CHAIN: list[Processor] = [structlog.stdlib.filter_by_level, *_SHARED, _hand_over]
+
+
+def get_logger(name: str, **bound: object) -> structlog.stdlib.BoundLogger:
+    """A logger for one component with context already bound."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=_CHAIN,
+        wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-
-
-def get_logger(name: str, **bound: object) -> FilteringBoundLogger:
-    """A logger for one component with context already bound."""
-    logger: FilteringBoundLogger = structlog.get_logger(name, **bound)
-    return logger
+    return logger.bind(**bound) if bound else logger

@@ -1,0 +1,81 @@
+"""Structured records reach whoever listens, and never a program's stdout."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from octavo.runtime.telemetry import get_logger
+
+
+def run(program: str, *args: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_program_that_configured_nothing_keeps_its_stdout() -> None:
+    program = """
+from octavo.runtime.telemetry import get_logger
+log = get_logger("octavo.part", member="b1")
+log.info("quiet")
+log.warning("session-lost", session_id=7)
+"""
+    assert run(program) == ("", "event='session-lost' member='b1' session_id=7\n")
+
+
+def test_a_program_with_structlog_of_its_own_keeps_it() -> None:
+    program = """
+import structlog
+structlog.configure(processors=[structlog.processors.JSONRenderer()])
+from octavo.runtime.telemetry import get_logger
+get_logger("octavo.part").warning("ours")
+structlog.get_logger().warning("theirs")
+"""
+    assert run(program) == ('{"event": "theirs"}\n', "event='ours'\n")
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_server_writes_one_line_for_each_record_of_ours_or_of_a_library(
+    tmp_path: pathlib.Path, *, to_file: bool
+) -> None:
+    program = """
+import logging, pathlib, sys
+from octavo.runtime.telemetry import configure_logging, get_logger
+log = get_logger("octavo.part", member="b1")
+configure_logging("WARNING", pathlib.Path(sys.argv[1]) if sys.argv[1:] else None)
+log.info("too quiet")
+log.warning("session-lost", session_id=7)
+logging.getLogger("library").error("of a %s", "library")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("went-wrong")
+"""
+    path = tmp_path / "log"
+    stdout, stderr = run(program, *([str(path)] if to_file else []))
+    assert stdout == ""
+    assert not to_file or not stderr
+    lines = (path.read_text() if to_file else stderr).splitlines()
+    assert [line.partition(" level=")[2] for line in lines[:2]] == [
+        "'warning' event='session-lost' member='b1' session_id=7",
+        "'error' event='of a library'",
+    ]
+    assert len(lines) == 3
+    assert "ZeroDivisionError" in lines[2]
+    assert all(line.startswith("timestamp='2") for line in lines)
+
+
+def test_other_handlers_get_a_text(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="octavo.part"):
+        get_logger("octavo.part").bind(key="/a").info("moved", to=3)
+    assert caplog.messages == ["event='moved' key='/a' to=3"]
