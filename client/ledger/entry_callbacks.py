@@ -27,17 +27,18 @@ class EntryCallbacks:
         """Every entry up to here was told of."""
         self._ledger_id = ledger_id
         self._waiting: deque[OnDone] = deque()
-        self._first_copies: deque[tuple[EntryId, OnFirstCopy]] = deque()
+        self.first_copies: deque[tuple[EntryId, OnFirstCopy]] = deque()
+        """Whoever waits for no more than one copy."""
 
     def add(self, entry: EntryId, on_done: OnDone, on_first_copy: OnFirstCopy | None) -> None:
         """`entry`, the next one, was handed out."""
         self._waiting.append(on_done)
         if on_first_copy is not None:
-            self._first_copies.append((entry, on_first_copy))
+            self.first_copies.append((entry, on_first_copy))
 
-    def first_copies(self, through: EntryId) -> None:
+    def copied(self, through: EntryId) -> None:
         """Every entry up to `through` has at least one copy: provisional (A4)."""
-        waiting = self._first_copies
+        waiting = self.first_copies
         while waiting and waiting[0][0] <= through:
             entry, callback = waiting.popleft()
             callback(entry)
@@ -52,7 +53,7 @@ class EntryCallbacks:
 
     def unknown(self, cause: OctavoError) -> None:
         """The handle stopped: of every other entry nobody knows (W-6)."""
-        self._first_copies.clear()
+        self.first_copies.clear()
         entry = self.resolved
         waiting, self._waiting = self._waiting, deque()
         for callback in waiting:

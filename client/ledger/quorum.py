@@ -134,7 +134,7 @@ class QuorumCore:
 
     def acked(self, slot: int, generation: int, first: int, last: int) -> Sequence[Action]:
         """A bookie confirmed the entries of `first`..`last` that its slot stores (W-2, W-8)."""
-        state = self.slots[slot]
+        state = self.slots.each[slot]
         if state.generation != generation or self.state is HandleState.STOPPED:
             return _NOTHING
         if last > self.lap:
@@ -152,7 +152,7 @@ class QuorumCore:
 
         When the slot `takes` adds afterwards the shell keeps these entries for `RetrySlot`.
         """
-        state = self.slots[slot]
+        state = self.slots.each[slot]
         if state.generation != generation or self.state is HandleState.STOPPED:
             return _NOTHING
         reason = quorum_slots.STOPPING.get(status)
@@ -179,7 +179,7 @@ class QuorumCore:
         self, slot: int, generation: int, status: Status, now: float
     ) -> Sequence[Action]:
         """The slot's bookie timed out, disconnected or cannot take adds (3.4, W-7)."""
-        state = self.slots[slot]
+        state = self.slots.each[slot]
         if not self.slots.takes(slot, generation) or self.state is HandleState.STOPPED:
             return _NOTHING
         avoid = status not in quorum_slots.NO_QUARANTINE
@@ -369,7 +369,7 @@ class QuorumCore:
     def _revive(self, slots: Sequence[int]) -> list[Action]:
         if not slots:
             return []
-        return self._install({slot: self.slots[slot].member for slot in slots}, {})
+        return self._install({slot: self.slots.each[slot].member for slot in slots}, {})
 
     def _go_on_degraded(self, why: str, now: float) -> Sequence[Action]:
         """3.7: continue while Qa stays reachable in every write set, else stop.

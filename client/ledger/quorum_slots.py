@@ -61,31 +61,29 @@ class Slots:
         self.active: tuple[int, ...] = tuple(range(quorum.ensemble))
         """Slots that take adds; with E = Qw every entry goes to each of them."""
         self._quorum = quorum
-        self._slots = [Slot(member, 0) for member in members]
+        self.each = [Slot(member, 0) for member in members]
+        """What is known of each, by its number."""
         self._generation = 0
-
-    def __getitem__(self, slot: int) -> Slot:
-        return self._slots[slot]
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The ensemble as committed in the metadata."""
-        return tuple(slot.member for slot in self._slots)
+        return tuple(slot.member for slot in self.each)
 
     @property
     def failed(self) -> tuple[FailedSlot, ...]:
         """Slots that take no adds at present."""
-        return tuple(slot.failure for slot in self._slots if slot.failure is not None)
+        return tuple(slot.failure for slot in self.each if slot.failure is not None)
 
     @property
     def short(self) -> bool:
         """Whether any slot takes no adds."""
-        return len(self.active) < len(self._slots)
+        return len(self.active) < len(self.each)
 
     @property
     def refusing(self) -> bool:
         """Whether any slot refused what it is to be sent again."""
-        return any(slot.refused for slot in self._slots)
+        return any(slot.refused for slot in self.each)
 
     @property
     def reachable(self) -> bool:
@@ -94,7 +92,7 @@ class Slots:
 
     def generation(self, slot: int) -> int:
         """Identity of the slot's present occupant (W-8)."""
-        return self._slots[slot].generation
+        return self.each[slot].generation
 
     def of(self, entry: int) -> tuple[int, ...]:
         """Healthy slots of the entry's write set (C-1)."""
@@ -105,12 +103,12 @@ class Slots:
 
     def takes(self, slot: int, generation: int) -> bool:
         """Whether this occupant still holds its slot and has not failed."""
-        state = self._slots[slot]
+        state = self.each[slot]
         return state.failure is None and state.generation == generation
 
     def fail(self, failure: FailedSlot) -> None:
         """Its bookie takes no adds until it is replaced or revived."""
-        state = self._slots[failure.slot]
+        state = self.each[failure.slot]
         state.failure = failure
         state.refused = False
         self._refresh()
@@ -119,14 +117,14 @@ class Slots:
         """New occupants, with a new identity (W-8)."""
         self._generation += 1
         for index, member in members.items():
-            self._slots[index] = Slot(member, self._generation)
+            self.each[index] = Slot(member, self._generation)
         self._refresh()
 
     def replaced(self, chosen: Mapping[int, Member]) -> tuple[Member, ...]:
         """The ensemble with `chosen` in the place of failed members."""
         members = list(self.members)
         for slot, member in chosen.items():
-            invariant(self._slots[slot].failure is not None, "replacing a healthy slot")
+            invariant(self.each[slot].failure is not None, "replacing a healthy slot")
             members[slot] = member
         invariant(distinct(members), "a bookie appears twice in an ensemble")
         return tuple(members)
@@ -135,11 +133,11 @@ class Slots:
         """Slots that are to get again what they refused (3.4)."""
         due = [
             index
-            for index, slot in enumerate(self._slots)
+            for index, slot in enumerate(self.each)
             if slot.refused and now >= slot.retry_at and slot.failure is None
         ]
         for index in due:
-            self._slots[index].refused = False
+            self.each[index].refused = False
         return [RetrySlot(index, self.generation(index), new_connection=False) for index in due]
 
     def keep_failed(self, limits: QuorumLimits) -> bool:
@@ -153,11 +151,11 @@ class Slots:
     def validate(self) -> None:
         """Check the promises of this object."""
         invariant(distinct(self.members), "a bookie appears twice in an ensemble")
-        healthy = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
+        healthy = tuple(i for i, s in enumerate(self.each) if s.failure is None)
         invariant(self.active == healthy, "active slots are the healthy ones")
 
     def _refresh(self) -> None:
-        self.active = tuple(i for i, s in enumerate(self._slots) if s.failure is None)
+        self.active = tuple(i for i, s in enumerate(self.each) if s.failure is None)
 
 
 class ChangeBudget:

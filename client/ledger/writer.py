@@ -291,8 +291,8 @@ class LedgerWriter:
     def _report(self) -> None:
         """Resolve confirmed entries in bulk and in order; then provisional first copies."""
         core = self._core
-        if self._error is None:
-            self._callbacks.first_copies(core.first_copy)
+        if self._callbacks.first_copies and self._error is None:
+            self._callbacks.copied(core.first_copy)
         if core.lac == self._callbacks.resolved:
             return
         pending = self._pending

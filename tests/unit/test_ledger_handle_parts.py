@@ -56,15 +56,15 @@ def test_c2_only_a_failed_slot_is_replaced_and_by_nobody_who_is_there() -> None:
 
 def test_3_4_a_refusal_is_tried_again_after_a_pause_and_not_for_ever() -> None:
     slots = slots_with()
-    assert slots[0].refuse(LIMITS, 10.0)
+    assert slots.each[0].refuse(LIMITS, 10.0)
     assert slots.refusing
     due = 10.0 + LIMITS.refusal_retry_s
     assert slots.retries_due(due - 0.001) == []
     assert slots.retries_due(due) == [RetrySlot(0, 0, new_connection=False)]
     assert not slots.refusing
     assert slots.retries_due(due) == []
-    assert slots[0].refuse(LIMITS, 10.0 + LIMITS.add_timeout_s)
-    assert not slots[0].refuse(LIMITS, 10.1 + LIMITS.add_timeout_s)
+    assert slots.each[0].refuse(LIMITS, 10.0 + LIMITS.add_timeout_s)
+    assert not slots.each[0].refuse(LIMITS, 10.1 + LIMITS.add_timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_w6_every_entry_is_told_once_in_order_whoever_raises(
     first: list[int] = []
     for number in range(4):
         callbacks.add(EntryId(number), done, first.append if number % 2 == 0 else None)
-    callbacks.first_copies(EntryId(1))
+    callbacks.copied(EntryId(1))
     assert (first, told) == ([0], [])
     callbacks.confirmed(EntryId(2))
     assert told == [(0, None), (1, None), (2, None)]
@@ -106,7 +106,7 @@ def test_w6_every_entry_is_told_once_in_order_whoever_raises(
     callbacks.unknown(BookieUnavailable("gone"))
     callbacks.unknown(BookieUnavailable("gone"))
     assert told[3:] == [(3, UnknownOutcome)]
-    callbacks.first_copies(EntryId(3))
+    callbacks.copied(EntryId(3))
     assert first == [0]  # of what is unknown no copy is told
 
 

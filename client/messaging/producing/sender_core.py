@@ -296,7 +296,8 @@ class SenderCore:
         if self.settings.idempotent:
             while partition.in_flight[0] is not item:
                 self._attempts.overtaken(partition.in_flight[0], proved=proves_earlier)
-            partition.forget_holes(item.base_sequence)
+            if partition.holes:
+                partition.forget_holes(item.base_sequence)
         self._attempts.complete(item, base_offset, duplicate=duplicate)
         partition.failures = 0
         partition.established = True
@@ -385,6 +386,8 @@ class SenderCore:
 
     def _settle(self, partition: Partition) -> None:
         """Go on behind holes once nothing numbered of the partition has unknown fate."""
+        if not partition.in_flight and not partition.holes:
+            return
         numbered = [item for item in partition.in_flight if item.base_sequence >= 0]
         parked = [item for item in numbered if item.state is State.PARKED]
         holes = partition.holes
