@@ -146,6 +146,7 @@ class World:
                 assert action.address not in self.streams, "a second stream to one broker"
                 self.streams.add(action.address)
             elif isinstance(action, Wake):
+                assert action.address in self.streams, "a broker without a stream is woken"
                 self.ask(action.address)
             elif isinstance(action, Interrupt):
                 late = self.brokers.chance(0.3)  # the reply was faster
@@ -163,6 +164,9 @@ class World:
 
     def begin(self, work: Work) -> None:
         self.did.work += 1
+        for mark in _marks(work):
+            twice = any(type(one) is type(work) and mark in _marks(one) for one in self.work)
+            assert not twice, f"{work} twice at a time"
         self.work.append(work)
         if isinstance(work, LookUp):
             for mark in work.marks:
@@ -578,6 +582,13 @@ class World:
             for where, place in self.places.items()
             if where in self.core.readings
         )
+
+
+def _marks(work: Work) -> tuple[Mark, ...]:
+    """The positions that it is done for; none for an owner, who serves any position."""
+    if isinstance(work, LookUp):
+        return work.marks
+    return (work.mark,) if isinstance(work, AskRange) else ()
 
 
 def _five(

@@ -109,6 +109,21 @@ class KeepsInterruptedAsks(ReadingCore):
         return []
 
 
+class KeepsLostStreams(ReadingCore):
+    """A stream that is gone is not opened again."""
+
+    def stream_lost(self, address: str, now_s: float) -> list[Action]:
+        self.requests.stream_ended(address)
+        return self._advance(now_s)
+
+
+class TakesBackTooMuch(ReadingCore):
+    """F9: what reached nobody is handed out again, and the record before it, too."""
+
+    def go_back(self, firsts: Mapping[TopicPartition, int], now_s: float) -> list[Action]:
+        return super().go_back({where: at - 1 for where, at in firsts.items()}, now_s)
+
+
 class NeverTicks(ReadingCore):
     """What waits for a point in time waits for ever."""
 
@@ -267,6 +282,8 @@ CORES: list[type[ReadingCore]] = [
     TakesLateReplies,
     ForgetsLostWork,
     KeepsInterruptedAsks,
+    KeepsLostStreams,
+    TakesBackTooMuch,
     NeverTicks,
     AsksAgainAtOnce,
     LooksUpTwice,

@@ -22,6 +22,7 @@ from octavo.client.messaging.reading.readings import (
 )
 from octavo.runtime.errors import (
     InconsistentTopicId,
+    InvariantViolation,
     LogTruncated,
     NoOffsetForPartition,
     OctavoError,
@@ -77,6 +78,23 @@ def test_f5_above_the_end_it_is_asked_again_before_it_counts() -> None:
     error = core.take_error()
     assert isinstance(error, LogTruncated)
     assert error.details == {"log_start": 0, "end": 4}
+    assert reading.position == 5
+
+
+def test_f5_a_seek_begins_to_count_anew_how_often_a_position_is_above_the_end() -> None:
+    core = made(reset="none")
+    for _ in range(3):
+        only_p0(core, 5)
+        for number in range(ABOVE_END_ATTEMPTS):
+            ranged(core, Range(0, 4), 10.0 + number)
+        assert core.take_error() is None
+
+
+def test_a_fault_of_our_own_while_a_range_is_asked_for_is_raised() -> None:
+    core = made(reset="earliest")
+    reading = only_p0(core, 5)
+    assert Tell() in ranged(core, InvariantViolation("ours"))
+    assert isinstance(core.take_error(), InvariantViolation)
     assert reading.position == 5
 
 
@@ -162,6 +180,15 @@ def test_f8_a_look_up_that_a_seek_overtook_changes_nothing() -> None:
     assert core.reading(P0).position == 3
 
 
+def test_f8_a_lost_look_up_that_a_seek_overtook_does_not_begin_the_new_one_twice() -> None:
+    core = made()
+    core.assign([], None, 0.0)
+    late = begun(core)
+    assert looked_for(core.seek_by([P0], "latest", 0.0)) == ["latest"]
+    assert looked_for(core.lost(late, 1.0)) == []
+    core.validate()
+
+
 @pytest.mark.parametrize("kind", [LookUp, FindOwner, AskRange])
 def test_work_whose_task_was_cancelled_by_somebody_is_begun_again(kind: type) -> None:
     core = made()
@@ -204,6 +231,21 @@ def test_a_position_in_a_life_that_is_over_is_an_error_without_the_name() -> Non
     only_p0(core, 5)
     actions = refuse(core, InconsistentTopicId("another"))
     assert LifeIsOver("t", b"life 1") in actions
+    assert isinstance(core.take_error(), InconsistentTopicId)
+    assert core.reading(P0).position == 5
+
+
+def test_a_reading_up_to_known_ends_does_not_go_on_in_another_topic() -> None:
+    """Its ends are of the topic that is gone: they say nothing of the one that has the name."""
+    views = {"t": view(1)}
+    core = made(views=views)
+    core.assign([P0, P1], None, 0.0, followed=["t"])
+    only_p0(core, 5)
+    core.focus({P0: 9}, 0.0)
+    refuse(core, InconsistentTopicId("another"))
+    assert isinstance(core.take_error(), InconsistentTopicId)
+    views["t"] = view(2)
+    core.view_changed(views["t"], 11.0)
     assert isinstance(core.take_error(), InconsistentTopicId)
     assert core.reading(P0).position == 5
 
