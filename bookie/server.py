@@ -317,7 +317,8 @@ class BookieServer:
     # --- callbacks --------------------------------------------------------------------------
 
     def _sink(self, work: CommittedGroup | RetiredSegment) -> None:
-        self._open.index_writer.put(work)
+        opened = self._opened or self._open
+        opened.index_writer.put(work)
 
     def _on_visible(self, items: list[JournalItem]) -> None:
         self.store.on_visible(items)

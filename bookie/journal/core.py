@@ -163,25 +163,22 @@ class JournalCore:
         """Rung, or the deadline is over; no actions: sleep until `next_deadline_s()` or a ring."""
         if self.step is not Step.READY:
             self._expect(Step.READY)
-        queue = self.queue
-        if not queue.is_due:
-            if not self.unproven and not len(queue):
-                self._deadline_s = None
-                return []
-            if self._deadline_s is None:
-                self._deadline_s = now_s + self._options.idle_mark_s
-            if now_s < self._deadline_s:
-                return []
-        items, self._records, self._nbytes = queue.take(self._options.group_max_bytes)
-        self._items = items
-        if items:
+        queue, deadline_s = self.queue, self._deadline_s
+        over = deadline_s is not None and now_s >= deadline_s
+        taken = queue.take(self._options.group_max_bytes, when_due=not over)
+        self._items, self._records, self._nbytes = taken
+        if self._items:
             return self._write(now_s) if self._fits() else self._roll()
-        if self.unproven:
+        if self.unproven and (over or queue.closed):
             return self._write(now_s)
-        if not queue.closed:
-            return []
-        self.step = Step.ENDED
-        return [End(self.header)]
+        if queue.closed:
+            self.step = Step.ENDED
+            return [End(self.header)]
+        if not self.unproven and not len(queue):
+            self._deadline_s = None
+        elif deadline_s is None:
+            self._deadline_s = now_s + self._options.idle_mark_s
+        return []
 
     def file_created(self, segment_uuid: uuid.UUID, created_ms: int) -> list[Action]:
         """The file is there with all its space; what its header says besides."""

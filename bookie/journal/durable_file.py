@@ -93,8 +93,9 @@ class DurableFile:
             self._sequence += 1
             self._dirty = True
             data = encode_slot(self._sequence, position)
+            register = self._register or self._open
             try:
-                self._open.put(self._writing * SLOT_BYTES, data)
+                register.put(self._writing * SLOT_BYTES, data)
             except OSError as error:
                 self._note_full(error)
 

@@ -89,15 +89,21 @@ class JournalQueue:
     def __len__(self) -> int:
         return len(self._items)
 
-    @property
-    def is_due(self) -> bool:
-        """True if what waits should be written now, without waiting for more."""
-        return (
-            self._urgent_in != self._urgent_out or self.closed or len(self._items) >= LAZY_ITEMS_MAX
-        )
+    def take(
+        self, room_bytes: int, *, when_due: bool = False
+    ) -> tuple[list[JournalItem], int, int]:
+        """The next items in order, with their records and bytes: as many as fit, one at least.
 
-    def take(self, room_bytes: int) -> tuple[list[JournalItem], int, int]:
-        """The next items in order, with their records and bytes: as many as fit, one at least."""
+        With `when_due` none while nothing of it should be written without waiting for more: only
+        lazy items wait, not many of them, and the stream goes on.
+        """
+        if (
+            when_due
+            and self._urgent_in == self._urgent_out
+            and not self.closed
+            and len(self._items) < LAZY_ITEMS_MAX
+        ):
+            return [], 0, 0
         queue = self._items
         items: list[JournalItem] = []
         records = nbytes = 0

@@ -121,8 +121,6 @@ class JournalWriter:
             EnterSegment: self._enter,
             WriteCarried: self._write_carried,
             WriteBatch: self._write_items,
-            NoteDurable: self._note,
-            Publish: self._publish,
             Acknowledge: self._answer,
             End: self._end,
             Fail: self._fail,
@@ -264,7 +262,12 @@ class JournalWriter:
             outcome = _NO_OUTCOME
             try:
                 for action in actions:
-                    outcome = do[type(action)](action)
+                    if isinstance(action, NoteDurable):  # in every group: no hop
+                        self._on_durable(action.position)
+                    elif isinstance(action, Publish):
+                        self._sink(action.group)
+                    else:
+                        outcome = do[type(action)](action)
             except Exception as error:  # noqa: BLE001 - B-8: the core says what it means
                 outcome = self._core.failed(error)
             actions = outcome
@@ -277,14 +280,6 @@ class JournalWriter:
         assert self._file is not None
         self._file.sync()
         return self._core.synced()
-
-    def _note(self, action: NoteDurable) -> list[Action]:
-        self._on_durable(action.position)
-        return _NO_OUTCOME
-
-    def _publish(self, action: Publish) -> list[Action]:
-        self._sink(action.group)
-        return _NO_OUTCOME
 
     def _answer(self, action: Acknowledge) -> list[Action]:
         self._worker.tell(self._acknowledge, action.items, action.status)
@@ -311,17 +306,15 @@ class JournalWriter:
             self._moved.append(record._replace(offset=offset))
             offset += len(record.data)
         words, data = body_of_records(records)
-        return self._write_batch(action, words, data, offset - action.offset)
+        segment, sequence, claims = action.segment, action.sequence, action.durable_up_to
+        nbytes = offset - action.offset
+        head = encode_batch(self._salt, segment, sequence, claims, words, data, nbytes)
+        return self._write([head, *data])
 
     def _write_items(self, action: WriteBatch) -> list[Action]:
         words, data = body_of_items(action.items)
-        return self._write_batch(action, words, data, action.nbytes)
-
-    def _write_batch(
-        self, batch: WriteBatch | WriteCarried, words: list[int], data: list[Buffer], nbytes: int
-    ) -> list[Action]:
-        salt, claims = self._salt, batch.durable_up_to
-        head = encode_batch(salt, batch.segment, batch.sequence, claims, words, data, nbytes)
+        segment, sequence, claims, _, nbytes = action
+        head = encode_batch(self._salt, segment, sequence, claims, words, data, nbytes)
         return self._write([head, *data])
 
     def _write(self, buffers: list[Buffer]) -> list[Action]:

@@ -31,13 +31,6 @@ MERGE_RECORDS_MAX = 8192
 _log = get_logger("octavo.bookie.index-writer")
 
 
-def _nbytes(group: CommittedGroup) -> int:
-    nbytes = 0
-    for item in group.items:  # a frame less per item than a generator takes
-        nbytes += item.nbytes
-    return nbytes
-
-
 class IndexWriter:
     """Applies groups, says when they are visible, flushes on time, seals retired segments.
 
@@ -80,13 +73,20 @@ class IndexWriter:
 
     def put(self, work: CommittedGroup | RetiredSegment) -> None:
         """Hand over durable work in stream order (commit thread); blocks while the index lags."""
+        nbytes = 0
+        if isinstance(work, CommittedGroup):
+            for item in work.items:  # a frame less per item than a generator takes
+                nbytes += item.nbytes
         with self._condition:
-            while self._is_full() and not self._dead:
+            # For each group: no hop through `_is_full`.
+            while len(self._queue) >= GROUPS_MAX or self._queued_bytes >= LAG_BYTES_MAX:
+                if self._dead:
+                    break
                 self._condition.wait()
             self._queue.append(work)
-            if isinstance(work, CommittedGroup):
-                self._queued_bytes += _nbytes(work)
-            if len(self._queue) == 1 or self._is_full():
+            self._queued_bytes += nbytes
+            count = len(self._queue)
+            if count == 1 or count >= GROUPS_MAX or self._queued_bytes >= LAG_BYTES_MAX:
                 self._condition.notify_all()
 
     def stop(self) -> None:
@@ -139,7 +139,8 @@ class IndexWriter:
             if isinstance(piece, CommittedGroup):
                 groups.append(piece)
                 self._applier.add_group(piece, self._footer)
-                records += sum(item.records for item in piece.items)
+                for item in piece.items:
+                    records += item.records
             if records >= MERGE_RECORDS_MAX or isinstance(piece, RetiredSegment):
                 self._apply(groups)
                 groups, records = [], 0

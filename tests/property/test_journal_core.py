@@ -203,7 +203,7 @@ class NeverProves(JournalCore):
     """B-15: the last batch stays what a torn tail looks like."""
 
     def wake(self, now_s: float) -> list[Action]:
-        if not self.queue.is_due and not len(self.queue):
+        if not self.queue.closed and not len(self.queue):
             return []
         return super().wake(now_s)
 
@@ -212,7 +212,10 @@ class SleepsOverLazyItems(JournalCore):
     """RD-6: an explicit LAC that nobody's add takes along."""
 
     def wake(self, now_s: float) -> list[Action]:
-        return super().wake(now_s) if self.queue.is_due or self.unproven else []
+        actions = super().wake(now_s)
+        if not self.unproven:
+            self._deadline_s = None
+        return actions
 
 
 class UsesANumberAgain(JournalCore):
@@ -300,14 +303,18 @@ class ForgetsAFailure(JournalCore):
 class TakesAll(JournalQueue):
     """B-6: one group of whatever waits."""
 
-    def take(self, room_bytes: int) -> tuple[list[JournalItem], int, int]:
-        return super().take(1 << 40)
+    def take(
+        self, room_bytes: int, *, when_due: bool = False
+    ) -> tuple[list[JournalItem], int, int]:
+        return super().take(1 << 40, when_due=when_due)
 
 
 class TakesTheNewestFirst(JournalQueue):
-    def take(self, room_bytes: int) -> tuple[list[JournalItem], int, int]:
+    def take(
+        self, room_bytes: int, *, when_due: bool = False
+    ) -> tuple[list[JournalItem], int, int]:
         self._items.reverse()
-        return super().take(room_bytes)
+        return super().take(room_bytes, when_due=when_due)
 
 
 class HasAlwaysRoom(JournalQueue):
