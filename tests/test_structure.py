@@ -36,7 +36,7 @@ MANY_POSITIONAL = {
     "bookie/identity.py:__init__",
     "bookie/journal/segment.py:encode_batch",
     "client/ledger/quorum.py:refused",
-    "client/messaging/partitioner.py:checked_choice",
+    "client/messaging/producing/partitioner.py:checked_choice",
     "client/messaging/producing/intake.py:send",
     "client/messaging/reading/offsets.py:_ask",
     "client/messaging/reading/offsets.py:_round",

@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging import partitioner
-from octavo.client.messaging.bulk_hash import positive_hashes
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
-from octavo.client.messaging.partitioner import (
+from octavo.client.messaging.producing import partitioner, routing
+from octavo.client.messaging.producing.accumulator import Slot
+from octavo.client.messaging.producing.batches import Batch
+from octavo.client.messaging.producing.bulk_hash import positive_hashes
+from octavo.client.messaging.producing.in_flight import Partition
+from octavo.client.messaging.producing.partitioner import (
     POSITIVE,
     KeyHashes,
     StickyChoice,
@@ -23,10 +26,6 @@ from octavo.client.messaging.partitioner import (
     murmur2,
     partition_of,
 )
-from octavo.client.messaging.producing import routing
-from octavo.client.messaging.producing.accumulator import Slot
-from octavo.client.messaging.producing.batches import Batch
-from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import InvalidPartition
