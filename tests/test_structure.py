@@ -29,9 +29,7 @@ UNUSED = {
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES: set[str] = set()
-LARGE_CLASSES = {
-    "serving/registry.py:PartitionRegistry",
-}
+LARGE_CLASSES: set[str] = set()
 MANY_POSITIONAL = {
     "bookie/identity.py:__init__",
     "bookie/journal/segment.py:encode_batch",

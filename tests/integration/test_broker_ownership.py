@@ -14,6 +14,9 @@ from octavo.metadata.bundles import BundleOwner
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.runtime.errors import NotLeader
+from octavo.serving.partition.core import PartitionStateName
+from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.served import PartitionListener
 from tests.serving_rig import make_batch, until
 from tests.serving_server import (
     Client,
@@ -187,13 +190,48 @@ async def test_partition_that_had_another_owner_during_a_lost_session_is_dropped
     usurper = await cluster.broker("broker-2", ownership_settle_s=1000)
     topic = await cluster.servers[1]._topic_catalog.get("orders")  # pyright: ignore[reportPrivateUsage]
     cluster.metadata.expire(cluster.stores[0])
-    task = cluster.servers[1].registry._open(topic.topic, 0, 0)  # pyright: ignore[reportPrivateUsage]
+    task = cluster.servers[1].registry.loads.open(topic.topic, 0, 0)
     await task  # claims under a higher epoch, then finds that the bundle is not its own
     assert usurper is cluster.clients[1]
     assert await produce_somewhere(cluster, 0, make_batch([b"b"])) == 1
     assert await read_values(cluster, 0) == [b"a", b"b"]
     current = [s for server in cluster.servers for s in server.registry.shells()]
     assert all(s is not shell for s in current)
+
+
+async def test_who_follows_partitions_hears_of_each_before_a_successor_can_serve_it(
+    cluster: Loopback,
+) -> None:
+    """Also of those that are unloaded in good order, given up, or dropped with their topic."""
+    client = await cluster.broker("broker-1")
+    heard: list[str] = []
+
+    def served(shell: PartitionShell) -> None:
+        assert shell.gone is None
+        heard.append(f"served {shell.name}")
+
+    def left(shell: PartitionShell) -> None:
+        is_open = shell.state is PartitionStateName.SERVING
+        heard.append(f"left {shell.name} {'open' if is_open else 'closed'}")
+
+    registry = cluster.servers[0].registry
+    registry.listen(PartitionListener(served, left))
+    await create_topic(client, partitions=2)
+    await produce_somewhere(cluster, 0, make_batch([b"a"]))
+    await produce_somewhere(cluster, 1, make_batch([b"a"]))
+    await until(lambda: len(heard) == 2)
+    assert sorted(heard) == ["served orders-0", "served orders-1"]
+    shell = registry.find("orders", 0)
+    assert shell is not None
+    await registry.unload_bundle(registry.bundle(shell.name.topic_id, 0))
+    assert "left orders-0 open" in heard  # told before its last segment was closed
+    with pytest.raises(NotLeader):
+        shell.append(make_batch([b"b"]), -1, lambda _: None)
+    await produce_somewhere(cluster, 0, make_batch([b"b"]))
+    assert heard[-1] == "served orders-0"
+    await registry.drop_topic(shell.name.topic_id)
+    assert sorted(heard[-2:]) == ["left orders-0 open", "left orders-1 open"]
+    assert len(heard) == 6
 
 
 async def test_f148_paused_process_serves_nothing_until_its_session_is_confirmed(

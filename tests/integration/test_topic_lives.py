@@ -104,7 +104,7 @@ async def test_a_partition_loaded_behind_the_deletion_leaves_nothing() -> None:
         server = rig.servers[0]
         found = await server._topics.get("orders")  # pyright: ignore[reportPrivateUsage]
         assert await delete(a) == ""
-        error = await server.registry._open(found, 0, 0)  # pyright: ignore[reportPrivateUsage]
+        error = await server.registry.loads.open(found, 0, 0)
         assert error is not None
         assert error.code == "UNKNOWN_TOPIC"
         assert not server.registry.shells()
