@@ -13,7 +13,7 @@ PartitionKey = tuple[str, int]
 
 
 class PartitionListener(NamedTuple):
-    """Follows partitions; called on the event loop, must not raise or wait.
+    """Follows partitions; called on the event loop, must not raise, wait or change what is served.
 
     For each shell `served` is called once and then `left` once. A metadata session that is lost
     for a while is not told: who acts for a partition asks `PartitionRegistry.find` each time.

@@ -100,17 +100,6 @@ async def test_who_comes_late_hears_of_what_is_served_already(make: Make) -> Non
     assert follower.heard == [("served", shell), ("left", shell)]
 
 
-async def test_a_listener_may_make_the_table_change(make: Make) -> None:
-    """A coordinator that gives its partition up in the very call that brought it."""
-    table, follower = ServedPartitions(), Follower()
-    table.listen(PartitionListener(table.forget, table.forget))
-    table.listen(follower.listener)
-    shell = make(NAME)
-    table.add(shell, 0)
-    assert not list(table)
-    assert [what for what, _ in follower.heard].count("left") <= 1
-
-
 async def test_everybody_is_told(make: Make) -> None:
     table, followers = ServedPartitions(), [Follower(), Follower()]
     for follower in followers:
