@@ -73,6 +73,9 @@ class PartitionStateName(Enum):
     CLOSED = "closed"
 
 
+_CLOSED = PartitionStateName.CLOSED
+
+
 class PartitionCore:
     """Decides for one partition.
 
@@ -104,7 +107,7 @@ class PartitionCore:
             world=world,
         )
         self._rolls = RollPlan(limits.roll, world)
-        self._snapshots = SnapshotMaker(name, limits.snapshot, self.log, producers)
+        self._snapshots = SnapshotMaker(name, self.log, producers)
         self.segment: OpenSegment | None = None
         """Listed, its end not known yet."""
         self.sealed: Segment | None = None
@@ -190,7 +193,7 @@ class PartitionCore:
         if segment is None or not segment.usable:
             return [PROCEED]
         actions: list[Action] = []
-        if self._snapshots.is_due(segment, now_s):
+        if segment.snapshot_due(self._limits.snapshot, now_s):
             actions.append(SendSnapshot(self._snapshots.payload(segment, now_ms)))
         size_bytes = segment.size_bytes
         for append in self.log.queued_batches():
@@ -207,7 +210,7 @@ class PartitionCore:
 
     def added(self, segment: OpenSegment, entry_id: EntryId) -> list[Action]:
         """Qa bookies acknowledged an entry."""
-        if segment is not self.segment or segment.must_recover or self._is_closed:
+        if segment is not self.segment or segment.must_recover or self.state is _CLOSED:
             return []  # the closed ledger's record decides (ML-6), or it was answered already
         actions: list[Action] = []
         if not segment.control_durable(entry_id):
@@ -221,7 +224,7 @@ class PartitionCore:
 
     def first_copy(self, segment: OpenSegment, append: Append) -> list[Action]:
         """One bookie has the batch (acks=1, A4)."""
-        if segment is not self.segment or segment.must_recover or self._is_closed:
+        if segment is not self.segment or segment.must_recover or self.state is _CLOSED:
             return []
         return [FirstCopy(ready) for ready in self.log.first_copy(append)]
 

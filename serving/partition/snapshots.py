@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.proto.segment_entries import Snapshot, encode_snapshot
 from octavo.serving.partition.log import Append, PartitionLog
 from octavo.serving.partition.name import PartitionName
-from octavo.serving.partition.open_segment import OpenSegment, SnapshotLimits
+from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
 
 
@@ -15,18 +15,12 @@ class SnapshotMaker:
     def __init__(
         self,
         name: PartitionName,
-        limits: SnapshotLimits,
         log: PartitionLog,
         producers: ProducerStates[Append],
     ) -> None:
         self._name = name
-        self._limits = limits
         self._log = log
         self._producers = producers
-
-    def is_due(self, segment: OpenSegment, now_s: float) -> bool:
-        """Whether the next entry of `segment` should be a snapshot."""
-        return segment.snapshot_due(self._limits, now_s)
 
     def payload(self, segment: OpenSegment, now_ms: int) -> bytes:
         """The state as of all entries sent so far (I8): if this entry survives, so do they."""
