@@ -234,11 +234,12 @@ async def program(bootstrap: str, topic: str, told: dict[bytes, SendFuture]) -> 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:an octavo client was dropped:ResourceWarning")
-def test_i4_ctrl_c_at_every_place_of_the_loop_side() -> None:
+def test_i4_ctrl_c_at_every_place_of_the_loop_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop runs on the main thread, so the handler strikes sending, delivering and closing.
 
     It ends the loop; `asyncio.run` then cancels what is left, and by then all have an outcome.
     """
+    monkeypatch.setattr(delivery, "TICK_S", 0.001)  # answers come quicker than a tick is due
     fake = FakeClusterThread()
     known: set[tuple[CodeType, int]] = set()
     struck: list[str] = []
