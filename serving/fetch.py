@@ -20,8 +20,8 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, OffsetOutOfRange
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
+from octavo.serving.partition.read_path import available_bytes, check_offset, read_at, warm_at
 from octavo.serving.partition.shell import PartitionShell
-from octavo.serving.read_path import available_bytes, check_offset, read_at, warm_at
 from octavo.serving.registry import PartitionRegistry
 
 DEFAULT_PARTITION_BYTES = 1_048_576

@@ -1,17 +1,14 @@
 """The broker: gRPC service over the partitions it owns (design.md §6).
 
-Composes registration, ownership, topics, partitions and storage; owns their order of start and
-stop. Request bytes are parsed here, not by the gRPC library, so that garbage is INVALID_ARGUMENT.
+Composes registration, ownership, topics, partitions, storage and services; owns their order of
+start and stop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from octavo.metadata.bookies import CookieCatalog
@@ -22,18 +19,14 @@ from octavo.metadata.paths import Paths
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
-from octavo.proto import broker_pb2 as pb
 from octavo.proto.endpoints import bind, grpc_server
-from octavo.proto.errors import abort
 from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.errors import OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
-from octavo.serving.admin import AdminService
-from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
@@ -41,9 +34,15 @@ from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
+from octavo.serving.services.cluster import ClusterService
+from octavo.serving.services.finding import FindingService
+from octavo.serving.services.log import LogService
+from octavo.serving.services.rpc import Service
+from octavo.serving.services.streams import StreamService
+from octavo.serving.services.topics import TopicService
+from octavo.serving.services.views import TopicViews
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
-from octavo.serving.streams import FetchStream, ProduceStream
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_directory import TopicDirectory
 
@@ -51,13 +50,6 @@ SERVICE = "octavo.broker.Broker"
 RESUME_DELETIONS_TICKS = 60
 
 _log = get_logger("octavo.serving.server")
-_Request = TypeVar("_Request", bound=Message)
-_Parsable = TypeVar("_Parsable", bound=Message, covariant=True)
-_Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class _Parsed(Protocol[_Parsable]):
-    def FromString(self, data: bytes, /) -> _Parsable: ...  # protobuf's own name
 
 
 class BrokerServer:
@@ -90,8 +82,6 @@ class BrokerServer:
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
-        self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
-        self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
         self.registry = PartitionRegistry(
             self._deps(), self._topics, lambda: self.ownership, self._store_answers
@@ -182,24 +172,12 @@ class BrokerServer:
             ),
         )
         await self._ownership.start()
-        admin = AdminService(
-            config=config,
-            cluster_id=cluster_id,
-            store=self._store,
-            storage=self._storage,
-            brokers=self._brokers,
-            topics=self._topics,
-            topic_catalog=self._topic_catalog,
-            partitions=self._partitions,
-            producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
-            registry=self.registry,
-            ownership=self._ownership,
-            topic_admin=self._topic_admin,
-            store_answers=self._store_answers,
-        )
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, self._handlers(admin)),)
-        )
+        handlers = {
+            name: handler
+            for service in self._services(self._ownership, cluster_id)
+            for name, handler in service.handlers().items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._set_health(serving=False)  # until registered
         await server.start()
@@ -210,6 +188,37 @@ class BrokerServer:
         self._tasks.spawn(self._follow_topics(), name="topics")
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
+
+    def _services(self, ownership: Ownership, cluster_id: str) -> list[Service]:
+        config, answers = self.config, self._store_answers
+        return [
+            FindingService(
+                config=config,
+                cluster_id=cluster_id,
+                brokers=self._brokers,
+                topics=self._topics,
+                topic_catalog=self._topic_catalog,
+                producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
+                registry=self.registry,
+                ownership=ownership,
+                store_answers=answers,
+            ),
+            TopicService(self._topic_admin, TopicViews(self.registry, ownership), answers),
+            LogService(
+                config=config, storage=self._storage, registry=self.registry, store_answers=answers
+            ),
+            ClusterService(
+                config=config,
+                cluster_id=cluster_id,
+                store=self._store,
+                storage=self._storage,
+                brokers=self._brokers,
+                topic_catalog=self._topic_catalog,
+                partitions=self._partitions,
+                store_answers=answers,
+            ),
+            StreamService(self.registry, config, self._clock),
+        ]
 
     async def stop(self) -> None:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
@@ -266,54 +275,3 @@ class BrokerServer:
                 await self._clock.sleep(self.config.housekeeping_interval_s)
                 self._changed_topics |= failed
                 self._check_topics.set()
-
-    # --- wire ---------------------------------------------------------------------------------
-
-    def _handlers(self, admin: AdminService) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        unary = {
-            "Metadata": _unary(pb.MetadataRequest, admin.metadata),
-            "Lookup": _unary(pb.LookupRequest, admin.lookup),
-            "InitProducerId": _unary(pb.InitProducerIdRequest, admin.init_producer_id),
-            "ListOffsets": _unary(pb.ListOffsetsRequest, admin.list_offsets),
-            "CreateTopic": _unary(pb.CreateTopicRequest, admin.create_topic),
-            "DeleteTopic": _unary(pb.DeleteTopicRequest, admin.delete_topic),
-            "ListTopics": _unary(pb.ListTopicsRequest, admin.list_topics),
-            "DescribeLog": _unary(pb.DescribeLogRequest, admin.describe_log),
-            "Roll": _unary(pb.RollRequest, admin.roll),
-            "ClusterHealth": _unary(pb.ClusterHealthRequest, admin.cluster_health),
-            "ShowLedger": _unary(pb.ShowLedgerRequest, admin.show_ledger),
-        }
-        streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Produce": grpc.stream_stream_rpc_method_handler(
-                self._produce, response_serializer=pb.ProduceReply.SerializeToString
-            ),
-            "Fetch": grpc.stream_stream_rpc_method_handler(self._fetch),  # bytes: proto.fetch_wire
-        }
-        return {**unary, **streams}
-
-    async def _produce(self, _requests: object, context: _Context) -> None:
-        await ProduceStream(context, self.registry, self._produce_budget, self.config).run()
-
-    async def _fetch(self, _requests: object, context: _Context) -> None:
-        stream = FetchStream(context, self.registry, self._fetch_budget, self.config, self._clock)
-        await stream.run()
-
-
-def _unary(
-    request_class: _Parsed[_Request], answer: Callable[[_Request], Awaitable[Message]]
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """A unary method that parses by itself and ends with our error in the trailing metadata."""
-
-    async def handle(raw: bytes, context: _Context) -> Message:
-        try:
-            try:
-                request = request_class.FromString(raw)
-            except DecodeError as error:
-                raise InvalidRequest(f"malformed request: {error}") from error
-            return await answer(request)
-        except OctavoError as error:
-            await abort(context, error)
-
-    return grpc.unary_unary_rpc_method_handler(
-        handle, response_serializer=lambda reply: reply.SerializeToString()
-    )

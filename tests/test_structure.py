@@ -50,7 +50,7 @@ ENSURED = {
     "client/messaging/producing/produce_link.py": 3,
     "client/messaging/sync/loop_thread.py": 2,
     "serving/partition/driver.py": 2,
-    "serving/streams.py": 2,
+    "serving/services/streams.py": 2,
     "spark/export_run.py": 1,
 }
 """Tasks that one function makes, waits for and ends."""
@@ -97,6 +97,10 @@ CORES = (
     "serving/partition/intake.py",
     "serving/partition/log.py",
     "serving/partition/open_segment.py",
+    "serving/partition/limits.py",
+    "serving/partition/rolls.py",
+    "serving/partition/snapshots.py",
+    "serving/partition/world.py",
     "serving/partition/producers.py",
 )
 """Decide without I/O, clock or thread."""

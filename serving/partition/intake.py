@@ -21,9 +21,9 @@ from octavo.serving.partition.limits import Bounds
 from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import Kind, ProducerStates, Verdict
+from octavo.serving.partition.validation import check_batch
 from octavo.serving.partition.world import World
 from octavo.serving.topic_config import TopicSettings
-from octavo.serving.validation import check_batch
 
 THROTTLE_MS = 100
 

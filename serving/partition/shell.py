@@ -22,8 +22,8 @@ from octavo.serving.partition.loading import PartitionLoader
 from octavo.serving.partition.log import Append, Reply
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import ProducerStates
+from octavo.serving.partition.read_path import ReadView
 from octavo.serving.partition.world import World
-from octavo.serving.read_path import ReadView
 from octavo.serving.segments import closed_segments
 from octavo.serving.topic_config import TopicSettings
 

@@ -25,8 +25,8 @@ from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.log import Appended
+from octavo.serving.partition.read_path import read_at
 from octavo.serving.partition.shell import PartitionShell
-from octavo.serving.read_path import read_at
 from octavo.serving.storage import Storage
 from octavo.serving.topic_config import default_settings
 from tests.serving_rig import NAME, Answers, make_batch, make_config, produce, until

@@ -16,8 +16,8 @@ from functools import partial
 from octavo.proto import batch as batches
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition.log import ACKS_ALL, ACKS_NONE, ACKS_ONE, Answer
+from octavo.serving.partition.read_path import offset_for_time, read_at
 from octavo.serving.partition.shell import PartitionShell
-from octavo.serving.read_path import offset_for_time, read_at
 from tests.scenarios.language import Handler, Step
 from tests.serving_rig import NOW_MS, Broker, Rig, make_batch, until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.serving.read_path import read_at, warm_at
+from octavo.serving.partition.read_path import read_at, warm_at
 from tests.serving_rig import Rig, make_batch, produce, until
 
 

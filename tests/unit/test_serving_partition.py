@@ -25,8 +25,8 @@ from octavo.runtime.errors import (
 from octavo.serving.partition import loading
 from octavo.serving.partition.log import ACKS_NONE, ACKS_ONE, Appended
 from octavo.serving.partition.producers import ProducerStates
+from octavo.serving.partition.read_path import offset_for_time, read_at
 from octavo.serving.partition.shell import PartitionShell
-from octavo.serving.read_path import offset_for_time, read_at
 from tests.serving_rig import (
     NAME,
     NOW_MS,

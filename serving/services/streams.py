@@ -24,8 +24,9 @@ from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
 from octavo.serving.partition.log import Answer
 from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.partition.validation import check_acks
 from octavo.serving.registry import PartitionRegistry
-from octavo.serving.validation import check_acks
+from octavo.serving.services.rpc import Context, Handlers
 
 ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
 FetchContext = grpc.aio.ServicerContext[object, bytes]
@@ -40,6 +41,34 @@ BREATH_BATCHES = 32
 """Batches of one message between two turns of the event loop."""
 FETCH_AHEAD_REQUESTS = 4
 """Fetch requests read before they can be answered."""
+
+
+class StreamService:
+    """Makes the streams, which share two budgets of bytes."""
+
+    def __init__(self, registry: PartitionRegistry, config: BrokerConfig, clock: Clock) -> None:
+        self._registry = registry
+        self._config = config
+        self._clock = clock
+        self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
+        self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
+
+    def handlers(self) -> Handlers:
+        """See `Service`."""
+        return {
+            "Produce": grpc.stream_stream_rpc_method_handler(
+                self._produce, response_serializer=pb.ProduceReply.SerializeToString
+            ),
+            "Fetch": grpc.stream_stream_rpc_method_handler(self._fetch),  # bytes: proto.fetch_wire
+        }
+
+    async def _produce(self, _requests: object, context: Context) -> None:
+        await ProduceStream(context, self._registry, self._produce_budget, self._config).run()
+
+    async def _fetch(self, _requests: object, context: Context) -> None:
+        await FetchStream(
+            context, self._registry, self._fetch_budget, self._config, self._clock
+        ).run()
 
 
 class ProduceStream:

@@ -1,0 +1,1 @@
+"""The gRPC service of a broker: one class for each subject, and what they share."""

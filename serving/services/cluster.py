@@ -1,0 +1,111 @@
+"""How the cluster and its ledgers are."""
+
+from __future__ import annotations
+
+from octavo.metadata.brokers import BrokerDirectory
+from octavo.metadata.store import MetadataStore, SessionState
+from octavo.metadata.topics import PartitionCatalog, TopicCatalog
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import to_wire
+from octavo.runtime.errors import InvalidRequest, MetadataUnavailable, OctavoError
+from octavo.runtime.ids import LedgerId
+from octavo.runtime.telemetry import get_logger
+from octavo.serving.config import BrokerConfig
+from octavo.serving.copy_census import take_census
+from octavo.serving.services.caller import Caller
+from octavo.serving.services.rpc import Handlers, unary
+from octavo.serving.services.views import bookie_infos, broker_infos
+from octavo.serving.storage import Storage
+from octavo.serving.store_answers import StoreAnswers
+
+_log = get_logger("octavo.serving.health")
+
+
+class ClusterService:
+    """The requests about the cluster as a whole, and about one ledger."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        cluster_id: str,
+        store: MetadataStore,
+        storage: Storage,
+        brokers: BrokerDirectory,
+        topic_catalog: TopicCatalog,
+        partitions: PartitionCatalog,
+        store_answers: StoreAnswers,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._store = store
+        self._storage = storage
+        self._brokers = brokers
+        self._topic_catalog = topic_catalog
+        self._partitions = partitions
+        self._during = store_answers.during
+        self._store_answers = store_answers
+
+    def handlers(self) -> Handlers:
+        """See `Service`."""
+        return {
+            "ClusterHealth": unary(pb.ClusterHealthRequest, self.cluster_health),
+            "ShowLedger": unary(pb.ShowLedgerRequest, self.show_ledger),
+        }
+
+    async def cluster_health(
+        self, _request: pb.ClusterHealthRequest, _caller: Caller
+    ) -> pb.ClusterHealthReply:
+        """Who is there, and what is known of copies."""
+        connected = self._store.session_state is SessionState.CONNECTED
+        reply = pb.ClusterHealthReply(
+            cluster_id=self._cluster_id,
+            brokers=broker_infos(self._brokers),
+            bookies=bookie_infos(self._storage.bookies()),
+            metadata_connected=connected,
+            write_quorum=self._config.write_quorum,
+            ack_quorum=self._config.ack_quorum,
+        )
+        if not connected:
+            reply.metadata_error = self._store_answers.silent().cause
+        try:
+            census = await self._during(
+                take_census(self._topic_catalog, self._partitions, self._storage)
+            )
+        except OctavoError as error:  # not known is not none
+            _log.info("copies-not-counted", cause=error.cause)
+            if isinstance(error, MetadataUnavailable):
+                reply.metadata_connected = False
+                reply.metadata_error = error.cause
+            return reply
+        reply.degraded_ledgers = census.degraded_ledgers
+        reply.short_segments = census.short_segments
+        reply.segments = census.segments
+        reply.census_complete = census.complete
+        return reply
+
+    async def show_ledger(
+        self, request: pb.ShowLedgerRequest, _caller: Caller
+    ) -> pb.ShowLedgerReply:
+        """A ledger's record, and what each of its bookies says."""
+        try:
+            if request.ledger_id < 0:
+                raise InvalidRequest(f"{request.ledger_id} is not a ledger id")
+            record = await self._during(self._storage.read_record(LedgerId(request.ledger_id)))
+            holders = await self._storage.holders(record)
+        except OctavoError as error:
+            return pb.ShowLedgerReply(error=to_wire(error))
+        return pb.ShowLedgerReply(
+            ledger_record=record.to_bytes(),
+            holders=[
+                pb.HeldBy(
+                    bookie_id=held.member.bookie_id,
+                    incarnation=str(held.member.incarnation),
+                    reachable=held.reachable,
+                    last_add_confirmed=held.last_add_confirmed,
+                    fenced=held.fenced,
+                    error=held.error,
+                )
+                for held in holders
+            ],
+        )
