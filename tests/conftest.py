@@ -26,6 +26,14 @@ assert octavo.__version__
 # and the processes they start, must not depend on how the suite itself was started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# These judge what tests do: what they assert holds under `python -O`, too.
+pytest.register_assert_rewrite(
+    "tests.journal_world",
+    "tests.partition_core_world",
+    "tests.reading_model",
+    "tests.sender_world",
+)
+
 pytest_plugins = [
     "pytester",
     "tests.fix_zookeeper",
