@@ -34,7 +34,7 @@ MANY_POSITIONAL = {
     "bookie/identity.py:__init__",
     "bookie/journal/segment.py:encode_batch",
     "client/ledger/quorum.py:refused",
-    "client/messaging/producing/partitioner.py:checked_choice",
+    "client/messaging/partitioner/__init__.py:checked_choice",
     "client/messaging/producing/intake.py:send",
     "client/messaging/reading/offsets.py:_ask",
     "client/messaging/reading/offsets.py:_round",
@@ -50,7 +50,7 @@ ENSURED = {
     "client/messaging/producing/produce_link.py": 3,
     "client/messaging/sync/loop_thread.py": 2,
     "serving/partition/driver.py": 2,
-    "serving/services/streams.py": 2,
+    "serving/streams.py": 2,
     "spark/export_run.py": 1,
 }
 """Tasks that one function makes, waits for and ends."""

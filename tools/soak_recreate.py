@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from octavo import Client, Consumer, TopicPartition
+from octavo.client.messaging.partitioner import partition_of
 from octavo.client.messaging.producing.futures import SendFuture
-from octavo.client.messaging.producing.partitioner import partition_of
 from octavo.runtime.errors import BufferFull, InconsistentTopicId, OctavoError, UnknownTopic
 from octavo.testing import LocalCluster
 

@@ -21,6 +21,7 @@ from octavo.serving.partition.limits import AGE_JITTER_MAX, limits_of, quorum_of
 from octavo.serving.partition.loading import PartitionLoader
 from octavo.serving.partition.log import Append, Reply
 from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.open_ledger import OpenLedger
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import ReadView
 from octavo.serving.partition.world import World
@@ -151,15 +152,20 @@ class PartitionShell:
         )
 
     @property
+    def _open(self) -> OpenLedger | None:
+        """The ledger being written."""
+        return self._driver.ledger
+
+    @property
     def congested(self) -> bool:
         """Whether a produce stream should wait before it sends more (W-10, BP-3)."""
-        ledger = self._driver.ledger
+        ledger = self._open
         return ledger is not None and ledger.congested
 
     async def wait_capacity(self, timeout_s: float) -> None:
         """Return when the ledger takes more, it stopped, or the time is over."""
-        if self._driver.ledger is not None:
-            await self._driver.ledger.wait_capacity(timeout_s)
+        if self._open is not None:
+            await self._open.wait_capacity(timeout_s)
 
     @property
     def pending(self) -> int:
@@ -169,7 +175,7 @@ class PartitionShell:
     @property
     def degraded(self) -> bool:
         """Whether the open ledger has fewer copies than the topic asks for (A6)."""
-        ledger = self._driver.ledger
+        ledger = self._open
         return ledger is not None and ledger.writer.metadata.degraded
 
     async def roll(self) -> int:
@@ -205,7 +211,7 @@ class PartitionShell:
         self._core.check_serving()
 
     async def _append_mark(self) -> None:
-        ledger = self._driver.ledger
+        ledger = self._open
         if ledger is None:
             raise NotLeader("no ledger is open that could prove it")
         await ledger.append_mark()

@@ -19,8 +19,8 @@ from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.proto.produce_wire import MESSAGE_BATCHES_MAX
 from octavo.runtime.ids import LedgerId
 from octavo.serving.config import BrokerConfig
-from octavo.serving.services.streams import ProduceStream
 from octavo.serving.storage import Storage
+from octavo.serving.streams import ProduceStream
 from octavo.supervisor.health import is_serving
 from tests.memory_ledgers import MemoryBookies
 from tests.serving_rig import NOW_MS, make_batch, until

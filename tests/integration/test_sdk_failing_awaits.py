@@ -23,8 +23,8 @@ import pytest
 from octavo import AsyncClient, AsyncProducer
 from octavo.client.messaging.api import binding, leaving, producer
 from octavo.client.messaging.api import client as async_client
+from octavo.client.messaging.api.options import Plain, ProducerOptions
 from octavo.client.messaging.cluster import calls, cluster, owners, progress, topics, transport
-from octavo.client.messaging.options import Plain, ProducerOptions
 from octavo.client.messaging.producing import (
     delivery,
     early_sends,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from octavo import AsyncClient, TopicPartition
+from octavo.client.messaging.partitioner import partition_of
 from octavo.client.messaging.producing.futures import SendFuture
-from octavo.client.messaging.producing.partitioner import partition_of
 from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.proto import batch as batch_format
 from octavo.runtime.errors import (

@@ -18,7 +18,7 @@ import pytest
 
 from octavo import AsyncClient, Client, Producer
 from octavo.client.messaging.api import leaving, producer
-from octavo.client.messaging.options import Plain
+from octavo.client.messaging.api.options import Plain
 from octavo.client.messaging.producing import (
     accumulator,
     batches,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from octavo.client.messaging.api.client import AsyncClient
-from octavo.client.messaging.producing.partitioner import partition_of
+from octavo.client.messaging.partitioner import partition_of
 from octavo.client.messaging.records import TopicPartition
 from octavo.runtime.errors import InconsistentTopicId, OctavoError
 from tests.fake_broker import FakeCluster

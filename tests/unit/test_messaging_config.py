@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from octavo.client.messaging.api.client import AsyncClient, consumer_config, producer_config
+from octavo.client.messaging.api.options import ClientOptions, ConsumerOptions, ProducerOptions
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     parse_servers,
 )
-from octavo.client.messaging.options import ClientOptions, ConsumerOptions, ProducerOptions
 from octavo.client.messaging.producing.futures import Completion, SendFuture
 from octavo.client.messaging.reading.limits import epoch_ms
 from octavo.client.messaging.records import Record

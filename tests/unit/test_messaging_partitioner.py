@@ -12,13 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.client.messaging import partitioner
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
-from octavo.client.messaging.producing import partitioner, routing
-from octavo.client.messaging.producing.accumulator import Slot
-from octavo.client.messaging.producing.batches import Batch
-from octavo.client.messaging.producing.bulk_hash import positive_hashes
-from octavo.client.messaging.producing.in_flight import Partition
-from octavo.client.messaging.producing.partitioner import (
+from octavo.client.messaging.partitioner import (
     POSITIVE,
     KeyHashes,
     StickyChoice,
@@ -26,6 +22,11 @@ from octavo.client.messaging.producing.partitioner import (
     murmur2,
     partition_of,
 )
+from octavo.client.messaging.partitioner.bulk_hash import positive_hashes
+from octavo.client.messaging.producing import routing
+from octavo.client.messaging.producing.accumulator import Slot
+from octavo.client.messaging.producing.batches import Batch
+from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import InvalidPartition

@@ -11,6 +11,13 @@ from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.consumer import AsyncConsumer
 from octavo.client.messaging.api.leaving import leave_async
 from octavo.client.messaging.api.opening import Opening
+from octavo.client.messaging.api.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Plain,
+    ProducerOptions,
+    V,
+)
 from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.client.messaging.api.reader import AsyncReader, ReaderOpening, Start
 from octavo.client.messaging.config import (
@@ -20,13 +27,6 @@ from octavo.client.messaging.config import (
     load,
     normalise,
     parse_servers,
-)
-from octavo.client.messaging.options import (
-    ClientOptions,
-    ConsumerOptions,
-    Plain,
-    ProducerOptions,
-    V,
 )
 from octavo.client.messaging.reading.limits import check_topic
 from octavo.client.messaging.user_code import ClientLog

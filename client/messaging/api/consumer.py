@@ -37,6 +37,7 @@ class AsyncConsumer:
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
+        self._ready = opening.ready
         self.hand_over = HandOver(opening)
         self.handout = self.hand_over.handout
 
@@ -92,7 +93,7 @@ class AsyncConsumer:
 
     async def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
-        return list((await self.opening.ready()).core.readings)
+        return list((await self._ready()).core.readings)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`; buffered records of the partition are dropped (F8).
@@ -103,7 +104,7 @@ class AsyncConsumer:
         (where,) = partitions_of([partition])
         opening = self.opening
         nothing = not opening.assigned and not opening.topics
-        fetcher = opening.started() if nothing else await opening.ready()
+        fetcher = opening.started() if nothing else await self._ready()
         fetcher.seek(where, offset, chosen=True)
         self.handout.forget([where])
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Generic, Self
 from octavo.client.messaging.api.arrow_access import arrow_sending
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.leaving import leave_async, say_waiting
+from octavo.client.messaging.api.options import Plain, UserHeaders, V
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.options import Plain, UserHeaders, V
 from octavo.client.messaging.producing.bulk import (
     BulkSend,
     ManyInput,

@@ -15,6 +15,7 @@ from functools import partial
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.topic_lives import TopicView, created_again
 from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.partitioner import StickyChoice
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.actions import (
     Action,
@@ -30,7 +31,6 @@ from octavo.client.messaging.producing.early_sends import EarlySends
 from octavo.client.messaging.producing.failures import UnseenFailures
 from octavo.client.messaging.producing.in_flight import SenderSettings
 from octavo.client.messaging.producing.intake import Intake
-from octavo.client.messaging.producing.partitioner import StickyChoice
 from octavo.client.messaging.producing.produce_link import ProduceLink
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.searches import Searches

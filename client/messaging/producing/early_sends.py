@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 
+from octavo.client.messaging.partitioner import check_partition
 from octavo.client.messaging.producing.batches import Row
 from octavo.client.messaging.producing.early import (
     GOING_IN,
@@ -19,7 +20,6 @@ from octavo.client.messaging.producing.early import (
 )
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.client.messaging.producing.intake import Intake
-from octavo.client.messaging.producing.partitioner import check_partition
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.user_code import leave_later
 from octavo.runtime.errors import (

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.partitioner import check_partition
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Batch, Row
 from octavo.client.messaging.producing.early import (
@@ -25,7 +26,6 @@ from octavo.client.messaging.producing.early import (
     interrupted_append,
 )
 from octavo.client.messaging.producing.futures import Completion, Repeatable, SendFuture
-from octavo.client.messaging.producing.partitioner import check_partition
 from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.client.messaging.producing.sections import suspended
 from octavo.client.messaging.producing.serializers import (

@@ -11,18 +11,18 @@ from itertools import accumulate
 
 from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.partitioner import (
+    KeyHashes,
+    StickyChoice,
+    check_partition,
+    checked_choice,
+)
 from octavo.client.messaging.producing.accumulator import (
     GROWN_BATCHES_MAX,
     GROWN_BYTES_MAX,
     Slot,
 )
 from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES
-from octavo.client.messaging.producing.partitioner import (
-    KeyHashes,
-    StickyChoice,
-    check_partition,
-    checked_choice,
-)
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.runtime.errors import OctavoError
 

@@ -17,8 +17,8 @@ from octavo.client.messaging.api.client import AsyncClient
 from octavo.client.messaging.api.consumer import ARROW_POLL_BYTES, AsyncConsumer
 from octavo.client.messaging.api.forking import CLIENT_THREAD
 from octavo.client.messaging.api.leaving import leave
+from octavo.client.messaging.api.options import ClientOptions
 from octavo.client.messaging.api.reader import AsyncReader
-from octavo.client.messaging.options import ClientOptions
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.client.messaging.sync.ending import Held, forget, opened
 from octavo.client.messaging.sync.loop_thread import LoopThread

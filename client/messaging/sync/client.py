@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Literal, Unpack, overload
 
+from octavo.client.messaging.api.options import ConsumerOptions, Plain, ProducerOptions, V
 from octavo.client.messaging.api.reader import Start
-from octavo.client.messaging.options import ConsumerOptions, Plain, ProducerOptions, V
 from octavo.client.messaging.sync.admin import Admin
 from octavo.client.messaging.sync.by_hand import ClientByHand
 from octavo.client.messaging.sync.consumer import Consumer

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Generic, Self
 from octavo.client.messaging.api.arrow_access import arrow_sending
 from octavo.client.messaging.api.forking import foreign_client
 from octavo.client.messaging.api.leaving import leave, say_waiting
+from octavo.client.messaging.api.options import Plain, UserHeaders, V
 from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.options import Plain, UserHeaders, V
 from octavo.client.messaging.producing.bulk import (
     BulkSend,
     ManyInput,

@@ -95,7 +95,7 @@ class KeyHashes:
 
 def _bulk_hash(keys: list[bytes]) -> list[int]:
     """Vectorised hashing; its module needs pyarrow, so it is loaded only where that is present."""
-    module = import_module("octavo.client.messaging.producing.bulk_hash")
+    module = import_module("octavo.client.messaging.partitioner.bulk_hash")
     hash_many = cast("Callable[[list[bytes]], list[int]]", module.positive_hashes)
     return hash_many(keys)
 

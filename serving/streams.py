@@ -1,0 +1,231 @@
+"""The two long-lived gRPC streams of a client: produce and fetch (design.md §10).
+
+Produce reads messages of many batches, hands each batch to its partition in order, and answers in
+messages that take whatever acknowledgements queued while the last one was written. It stops reading
+when this connection has too many batches pending or the broker too many bytes (BP-3). Fetch answers
+one request after the other; the next request already in hand cuts a long poll short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import abort, to_wire
+from octavo.proto.produce_wire import ProduceItem, decode_produce
+from octavo.runtime.clock import Clock
+from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.serving.budget import ByteBudget
+from octavo.serving.config import BrokerConfig
+from octavo.serving.fetch import Fetcher
+from octavo.serving.partition.log import Answer
+from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.partition.validation import check_acks
+from octavo.serving.registry import PartitionRegistry
+
+ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
+FetchContext = grpc.aio.ServicerContext[object, bytes]
+
+LOAD_WAIT_S = 1.0
+"""How long a produce stream waits for a partition that is just being loaded (BP-4: bounded)."""
+LOOKS_MAX = 2
+"""How often one message looks for a partition that is not found: bounded work, yet a topic that is
+created just then is met."""
+CAPACITY_WAIT_S = 1.0
+BREATH_BATCHES = 32
+"""Batches of one message between two turns of the event loop."""
+FETCH_AHEAD_REQUESTS = 4
+"""Fetch requests read before they can be answered."""
+
+
+class ProduceStream:
+    """One produce stream from its first to its last message."""
+
+    def __init__(
+        self,
+        context: ProduceContext,
+        registry: PartitionRegistry,
+        budget: ByteBudget,
+        config: BrokerConfig,
+    ) -> None:
+        self._context = context
+        self._registry = registry
+        self._budget = budget
+        self._pending_max = config.connection_pending_batches
+        self._pending = 0
+        self._outbox: list[pb.ProduceAck] = []
+        self._leaving = 0
+        """Answers in the message that is being written."""
+        self._answered = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        """The client sent its last message, or is gone."""
+
+    async def run(self) -> None:
+        """Serve the stream; ends it with INVALID_ARGUMENT when a message is malformed."""
+        writer = asyncio.ensure_future(self._write())
+        try:
+            await self._read()
+            self._ended = True
+            self._answered.set()
+            await writer  # everything that is pending is still answered
+        except InvalidRequest as error:
+            await abort(self._context, error)  # type: ignore[arg-type]
+        finally:
+            self._ended = True
+            writer.cancel()
+            await asyncio.wait({writer})
+
+    async def _read(self) -> None:
+        while True:
+            raw = await _next_message(self._context)
+            if raw is None:
+                return
+            touched = await self._take(_checked(decode_produce(raw)))
+            while self.owed >= self._pending_max:
+                self._room.clear()
+                await self._room.wait()
+            await self._budget.wait_below_limit()
+            for shell in touched:
+                if shell.congested:
+                    await shell.wait_capacity(CAPACITY_WAIT_S)
+
+    @property
+    def owed(self) -> int:
+        """Batches whose answer this connection has not taken yet (BP-3)."""
+        return self._pending + len(self._outbox) + self._leaving
+
+    async def _take(self, items: list[ProduceItem]) -> set[PartitionShell]:
+        touched: set[PartitionShell] = set()
+        failed: dict[tuple[str, int, bytes], list[OctavoError]] = {}
+        for number, one in enumerate(items, 1):
+            if number % BREATH_BATCHES == 0:
+                await asyncio.sleep(0)  # other connections have their turn
+            batch, where = one.batch, (one.topic, one.partition, one.topic_id)
+            self._pending += 1
+            self._budget.charge(len(batch))
+            reply = partial(self._reply, one.correlation, len(batch))
+            try:
+                shell = self._registry.find(one.topic, one.partition)
+                if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
+                    shell = await self._resolve(where, failed)
+                shell.append(batch, one.acks, reply)
+                touched.add(shell)
+            except OctavoError as error:
+                reply(error)
+        return touched
+
+    async def _resolve(
+        self, where: tuple[str, int, bytes], failed: dict[tuple[str, int, bytes], list[OctavoError]]
+    ) -> PartitionShell:
+        """The partition; what failed LOOKS_MAX times in a message is not tried again in it."""
+        errors = failed.setdefault(where, [])
+        if len(errors) >= LOOKS_MAX:
+            raise errors[-1]
+        try:
+            return await self._registry.resolve_life(*where, LOAD_WAIT_S, brief=True)
+        except OctavoError as error:
+            errors.append(error)
+            raise
+
+    def _reply(self, correlation: int, size: int, answer: Answer) -> None:
+        self._pending -= 1
+        self._budget.release(size)
+        if isinstance(answer, OctavoError):
+            ack = pb.ProduceAck(correlation=correlation, base_offset=-1, error=to_wire(answer))
+        else:
+            ack = pb.ProduceAck(
+                correlation=correlation,
+                base_offset=answer.base_offset,
+                append_time_ms=answer.append_time_ms,
+                duplicate=answer.duplicate,
+                producer_was_unknown=answer.producer_was_unknown,
+            )
+        self._outbox.append(ack)
+        self._answered.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            acks, self._outbox = self._outbox, []
+            if acks:
+                self._leaving = len(acks)
+                await self._context.write(pb.ProduceReply(acks=acks))
+                self._leaving = 0
+                self._room.set()
+            elif self._ended and not self._pending:
+                return
+            if self._outbox or (self._ended and not self._pending):
+                self._answered.set()
+
+
+async def _next_message(context: ProduceContext | FetchContext) -> bytes | None:
+    """The next raw message; None at the end of the stream."""
+    raw = await context.read()
+    return raw if isinstance(raw, bytes) else None
+
+
+def _checked(items: list[ProduceItem]) -> list[ProduceItem]:
+    for one in items:
+        check_acks(one.acks)
+        if not one.topic or one.partition < 0:
+            raise InvalidRequest("a batch names no topic or a negative partition")
+    return items
+
+
+class FetchStream:
+    """One fetch stream."""
+
+    def __init__(
+        self,
+        context: FetchContext,
+        registry: PartitionRegistry,
+        budget: ByteBudget,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._fetcher = Fetcher(registry, budget, config, clock)
+        self._requests: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(FETCH_AHEAD_REQUESTS)
+        self._ahead = 0  # requests read and not answered, the present one included
+        self._malformed: InvalidRequest | None = None
+
+    async def run(self) -> None:
+        """Serve the stream; ends it with INVALID_ARGUMENT when a request is malformed."""
+        reader = asyncio.ensure_future(self._read())
+        try:
+            while (request := await self._requests.get()) is not None:
+                self._fetcher.hurry(hurry=self._ahead > 1)
+                result = await self._fetcher.fetch(request)
+                self._ahead -= 1
+                try:
+                    await self._context.write(result.message)
+                finally:
+                    result.written()
+            if self._malformed is not None:
+                raise self._malformed
+        except InvalidRequest as error:
+            await abort(self._context, error)  # type: ignore[arg-type]
+        finally:
+            reader.cancel()
+            await asyncio.wait({reader})
+
+    async def _read(self) -> None:
+        while True:
+            raw = await _next_message(self._context)
+            if raw is None:
+                break
+            try:
+                request = pb.FetchRequest.FromString(raw)
+            except DecodeError as error:
+                self._malformed = InvalidRequest(f"not a FetchRequest: {error}")
+                break
+            self._ahead += 1
+            self._fetcher.hurry(hurry=self._ahead > 1)
+            await self._requests.put(request)
+        await self._requests.put(None)  # the last request may still wait as long as it asked for
