@@ -1,6 +1,6 @@
 """One table from exceptions to the wire and back (style §3, Errors; spec groups G4, §18).
 
-Every class of `octavo.runtime.errors` has its reason code and its gRPC status here; `from_wire`
+Every class of `octavo.errors` has its reason code and its gRPC status here; `from_wire`
 finds the class by code, so both directions share the table. Bookie statuses map through
 `status_error`.
 """
@@ -16,6 +16,7 @@ from grpc import aio
 from octavo.proto import broker_pb2
 from octavo.proto.bookie_wire import Status
 from octavo.runtime import errors as e
+from octavo.runtime import errors_of_groups as g
 from octavo.runtime.error_base import OctavoError, all_error_classes
 
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -88,6 +89,24 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.StorageDamaged: grpc.StatusCode.DATA_LOSS,
     e.HistoryInDoubt: grpc.StatusCode.DATA_LOSS,
     e.DiskFailed: grpc.StatusCode.INTERNAL,
+    g.NotCoordinator: _PRECONDITION,
+    g.CoordinatorNotAvailable: _UNAVAILABLE,
+    g.CoordinatorLoadInProgress: _UNAVAILABLE,
+    g.UnstableOffsetCommit: _UNAVAILABLE,
+    g.InvalidGroupId: _INVALID,
+    g.GroupIdNotFound: grpc.StatusCode.NOT_FOUND,
+    g.GroupMaxSizeReached: _EXHAUSTED,
+    g.GroupLimitReached: _EXHAUSTED,
+    g.NonEmptyGroup: _PRECONDITION,
+    g.GroupSubscribedToTopic: _PRECONDITION,
+    g.InconsistentGroupType: _PRECONDITION,
+    g.InvalidCommitOffset: _INVALID,
+    g.OffsetMetadataTooLarge: _INVALID,
+    g.CommitFailed: _PRECONDITION,
+    g.UnknownMemberId: _PRECONDITION,
+    g.FencedMemberEpoch: _PRECONDITION,
+    g.StaleMemberEpoch: _PRECONDITION,
+    g.FencedInstanceId: _PRECONDITION,
 }
 
 _BY_CODE: dict[str, type[OctavoError]] = {cls.code: cls for cls in all_error_classes()}

@@ -28,6 +28,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These judge what tests do: what they assert holds under `python -O`, too.
 pytest.register_assert_rewrite(
+    "tests.group_client",
+    "tests.group_partition_plays",
+    "tests.group_plays",
+    "tests.group_shell",
+    "tests.group_world",
     "tests.journal_world",
     "tests.partition_core_world",
     "tests.reading_model",

@@ -180,6 +180,7 @@ ROOM_OF_WORD = {
     "journal": "bookie",
     "broker": "serving",
     "fetch": "serving",
+    "group": "serving",
     "partition": "serving",
     "produce": "serving",
     "serving": "serving",

@@ -1,0 +1,81 @@
+"""Committed offsets of one group (O1, O2, O6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from octavo.proto.group_records import Kind, OffsetKey, OffsetRecord, Record, Slot
+from octavo.runtime.errors import InvariantViolation
+
+
+class CommittedOffsets:
+    """By slot; every change leaves its record."""
+
+    def __init__(self) -> None:
+        self._of: dict[Slot, tuple[OffsetKey, OffsetRecord]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._of)
+
+    def get(self, slot: Slot) -> OffsetRecord | None:
+        """None: nothing was committed (O5)."""
+        found = self._of.get(slot)
+        return None if found is None else found[1]
+
+    def names(self) -> dict[str, str]:
+        """Topic names by id."""
+        return {slot.topic_id: key.topic for slot, (key, _) in self._of.items()}
+
+    def put(self, key: OffsetKey, value: OffsetRecord) -> Record:
+        """A commit. It may go back (O2)."""
+        self._of[key.slot] = (key, value)
+        return Record(Kind.OFFSET, key, value)
+
+    def remove(self, slots: Iterable[Slot]) -> list[Record]:
+        """Tombstones of those that were there."""
+        found = [self._of.pop(slot)[0] for slot in list(slots) if slot in self._of]
+        return [Record(Kind.OFFSET, key, None) for key in found]
+
+    def topics(self) -> dict[str, list[Slot]]:
+        """Slots by topic name."""
+        found: dict[str, list[Slot]] = {}
+        for slot, (key, _) in self._of.items():
+            found.setdefault(key.topic, []).append(slot)
+        return found
+
+    def expired(
+        self, before_ms: int, empty_since_ms: int | None, spared: Collection[str]
+    ) -> list[Slot]:
+        """O6: whose age counts from before that time.
+
+        The age counts from the commit, and not before the group became empty; topics that are
+        `spared` are read by somebody.
+        """
+        floor_ms = before_ms if empty_since_ms is None else empty_since_ms
+        if floor_ms > before_ms:
+            return []
+        return [
+            slot
+            for topic, slots in self.topics().items()
+            if topic not in spared
+            for slot in slots
+            if self._of[slot][1].committed_ms <= before_ms
+        ]
+
+    def replay(self, record: Record) -> None:
+        """A record of the log, in order."""
+        key = record.subject
+        if not isinstance(key, OffsetKey):
+            raise InvariantViolation(f"{record} is no offset")
+        if isinstance(record.value, OffsetRecord):
+            self._of[key.slot] = (key, record.value)
+        else:
+            self._of.pop(key.slot, None)
+
+    def snapshot(self) -> Iterator[Record]:
+        """Records that replay to this."""
+        for key, value in self._of.values():
+            yield Record(Kind.OFFSET, key, value)
