@@ -50,6 +50,7 @@ __all__ = [
     "VersionedPartition",
     "VersionedTopic",
     "check_topic_name",
+    "is_internal",
 ]
 
 FORMAT_VERSION = 1
@@ -70,9 +71,14 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
 
     `internal` allows a leading "__" (F015).
     """
-    if not _NAME.fullmatch(name) or name in (".", "..") or (name.startswith("__") and not internal):
+    if not _NAME.fullmatch(name) or name in (".", "..") or (is_internal(name) and not internal):
         raise InvalidTopic(f"{name[:260]!r} is not a topic name")
     return name
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic of this name is the cluster's own, which users read at most (F015)."""
+    return name.startswith("__")
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,27 @@ class BrokerConfig(FrozenSettings):
     max_send_bytes: int = Field(default=64 * _MIB, ge=16 * _MIB)
     """Largest gRPC message sent."""
 
+    group_session_timeout_ms: int = Field(default=45_000, ge=100, le=1_800_000)
+    """A member of a group that is silent for so long is no member any more (RB5); at least
+    `group_min_session_timeout_ms`."""
+    group_min_session_timeout_ms: int = Field(default=6_000, ge=100)
+    """Tests lower it."""
+    group_heartbeat_interval_ms: int = Field(default=3_000, ge=20)
+    """How long a member's heartbeat is held while there is nothing to tell; at most a third of the
+    session timeout."""
+    group_max_size: int = Field(default=10_000, ge=1)
+    """Members of one group."""
+    group_requests_max: int = Field(default=20_000, ge=1)
+    """Requests about groups, held heartbeats included, that wait at one broker."""
+    offset_commit_timeout_ms: int = Field(default=5_000, ge=10)
+    """A commit that is not stored within it gets REQUEST_TIMED_OUT (O4)."""
+    offset_metadata_max_bytes: int = Field(default=4_096, ge=0)
+    """Of the text beside a committed offset (O2)."""
+    offsets_retention_minutes: int = Field(default=10_080, ge=1)
+    """Age at which committed offsets of groups without members expire (O6)."""
+    offsets_retention_check_interval_ms: int = Field(default=600_000, ge=10)
+    """How often that is looked at."""
+
     partition_pending_bytes: int = Field(default=64 * _MIB, ge=8 * _MIB)
     """Bytes of one partition being written."""
     partition_pending_batches: int = Field(default=4_000, ge=1)
@@ -135,6 +156,10 @@ class BrokerConfig(FrozenSettings):
         """Relations between fields."""
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
             raise ValueError("ensemble_size >= write_quorum >= ack_quorum must hold")
+        if self.group_session_timeout_ms < self.group_min_session_timeout_ms:
+            raise ValueError("group_session_timeout_ms is below group_min_session_timeout_ms")
+        if 3 * self.group_heartbeat_interval_ms > self.group_session_timeout_ms:
+            raise ValueError("group_heartbeat_interval_ms exceeds a third of the session timeout")
         if self.fetch_max_bytes + 8 * _MIB > self.max_send_bytes:
             raise ValueError("max_send_bytes must exceed fetch_max_bytes by 8 MiB (G7)")
         return self

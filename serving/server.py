@@ -30,12 +30,14 @@ from octavo.runtime.unexpected import report_broken
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
+from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.cluster import ClusterService
 from octavo.serving.services.finding import FindingService
+from octavo.serving.services.groups import GroupService
 from octavo.serving.services.log import LogService
 from octavo.serving.services.rpc import Service
 from octavo.serving.services.streams import StreamService
@@ -47,6 +49,7 @@ from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_directory import TopicDirectory
 
 SERVICE = "octavo.broker.Broker"
+GROUP_SERVICE = "octavo.coordinator.Groups"
 RESUME_DELETIONS_TICKS = 60
 
 _log = get_logger("octavo.serving.server")
@@ -85,6 +88,17 @@ class BrokerServer:
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
         self.registry = PartitionRegistry(
             self._deps(), self._topics, lambda: self.ownership, self._store_answers
+        )
+        self._groups = GroupCoordinator(
+            config=config,
+            clock=clock,
+            store=store,
+            paths=self._paths,
+            catalog=self._topic_catalog,
+            topics=self._topics,
+            registry=self.registry,
+            ownership=lambda: self.ownership,
+            store_answers=self._store_answers,
         )
         self._topic_admin = TopicAdmin(
             self._topic_catalog,
@@ -177,13 +191,20 @@ class BrokerServer:
             for service in self._services(self._ownership, cluster_id)
             for name, handler in service.handlers().items()
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        groups = GroupService(self._groups, config, self._clock)
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, handlers),
+                grpc.method_handlers_generic_handler(GROUP_SERVICE, groups.handlers()),
+            )
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._set_health(serving=False)  # until registered
         await server.start()
         self._registrar = BrokerRegistrar(self._store, self._paths, me, clock=self._clock)
         await self._registrar.register()
         await self._brokers.refresh()
+        self._groups.start()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
         await self._set_health(serving=True)
@@ -233,6 +254,7 @@ class BrokerServer:
                     await self._ownership.close()
         except TimeoutError:
             _log.warning("broker-stops-late", broker=self.config.broker_id)
+        await self._groups.close()
         if self._server is not None:
             await self._server.stop(grace=0.5)
         await self._store_answers.close()

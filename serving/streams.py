@@ -18,7 +18,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort, to_wire
 from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.errors import InvalidRequest, InvalidTopic, OctavoError
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
@@ -113,6 +113,11 @@ class ProduceStream:
                 shell = self._registry.find(one.topic, one.partition)
                 if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
                     shell = await self._resolve(where, failed)
+                if shell.is_internal:
+                    raise InvalidTopic(
+                        f"topic {one.topic!r} is the cluster's own and takes no records",
+                        topic=one.topic,
+                    )
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
             except OctavoError as error:

@@ -20,6 +20,7 @@ from octavo.metadata.topics import (
     TopicCatalog,
     VersionedPartition,
     VersionedTopic,
+    is_internal,
 )
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
@@ -27,6 +28,7 @@ from octavo.runtime.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidRequest,
+    InvalidTopic,
     KeyMissing,
     NoSuchLedger,
     OctavoError,
@@ -125,19 +127,18 @@ class TopicAdmin:
         found, more = await self._topics.page(
             after,
             size,
-            lambda topic: (
-                not topic.deleting and (include_internal or not topic.name.startswith("__"))
-            ),
+            lambda topic: not topic.deleting and (include_internal or not is_internal(topic.name)),
         )
         return [topic for topic, _ in found], more
 
     async def delete(self, name: str, topic_id: bytes = b"") -> None:
         """Delete the topic and its data; with `topic_id` only if it is that one.
 
-        Raises UnknownTopic; InconsistentTopicId when another topic has the name by now.
+        Raises UnknownTopic; InvalidTopic for one of the cluster's own; InconsistentTopicId when
+        another topic has the name by now.
         """
-        if name.startswith("__"):
-            raise UnknownTopic(f"topic {name!r} is internal and cannot be deleted")
+        if is_internal(name):
+            raise InvalidTopic(f"topic {name!r} is the cluster's own and cannot be deleted")
         found = await self._store_answers.during(self._topics.get(name, barrier=True))
         if topic_id and found.topic.topic_id.bytes != topic_id:
             raise _another(found.topic)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.metadata.topics import is_internal
 from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import NotLeader, OctavoError
@@ -46,6 +47,8 @@ class PartitionShell:
         on_gone: Callable[[PartitionShell, OctavoError], None] | None = None,
     ) -> None:
         self.name = name
+        self.is_internal = is_internal(name.topic)
+        """Users do not append to it."""
         self.settings = settings
         self._deps = deps
         self._clock = deps.clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.metadata.brokers import BrokerDirectory
 from octavo.metadata.producer_ids import ProducerIdAllocator
-from octavo.metadata.topics import TopicCatalog
+from octavo.metadata.topics import TopicCatalog, is_internal
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.errors import to_wire
@@ -71,7 +71,7 @@ class FindingService:
         )
         if request.all_topics:
             for topic, _ in await self._during(self._topic_catalog.list()):
-                if not topic.deleting:
+                if not topic.deleting and not is_internal(topic.name):
                     reply.topics.append(self._views.of(topic))
             return reply
         silent: MetadataUnavailable | None = None  # once it is, no other name waits for the store

@@ -7,49 +7,34 @@ choice (P5) or an exact counter (P6).
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, cast
 
 from octavo.client.messaging.config import PartitionChooser
+from octavo.proto.murmur2 import POSITIVE, murmur2, partition_of
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvalidPartition
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-POSITIVE = 0x7FFFFFFF
-"""Kafka's mask: partition = (murmur2 & POSITIVE) mod n (P2)."""
+__all__ = [
+    "BULK_MIN_KEYS",
+    "KEY_CACHE_ENTRIES",
+    "KEY_CACHE_MAX_KEY_BYTES",
+    "POSITIVE",
+    "KeyHashes",
+    "StickyChoice",
+    "check_partition",
+    "checked_choice",
+    "murmur2",
+    "partition_of",
+]
+
 KEY_CACHE_ENTRIES = 65_536
 """Keys whose hash is remembered; the cache is emptied when it is full."""
 KEY_CACHE_MAX_KEY_BYTES = 256
 BULK_MIN_KEYS = 256
 """From here on vectorised hashing beats the loop (measured 0.4-0.8 against 1.9 µs a key)."""
-
-_BLOCKS = [struct.Struct(f"<{blocks}I") for blocks in range(65)]
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 as an unsigned number (P2, P3)."""
-    length = len(data)
-    blocks = length >> 2
-    h = _SEED ^ (length & _MASK)
-    table = _BLOCKS[blocks] if blocks <= 64 else struct.Struct(f"<{blocks}I")
-    for k in table.unpack_from(data):
-        k = k * _M & _MASK
-        h = h * _M & _MASK ^ (k ^ k >> 24) * _M & _MASK
-    tail = length & 3
-    if tail:
-        h = (h ^ int.from_bytes(data[-tail:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key among `partitions` (P2)."""
-    return (murmur2(key) & POSITIVE) % partitions
 
 
 class KeyHashes:

@@ -1,0 +1,127 @@
+"""Groups over the wire: real brokers on loopback ports, ledgers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from octavo.proto import broker_pb2, groups_pb2
+from tests.group_client import GroupsClient, RawMember, code_of
+from tests.serving_rig import until
+from tests.serving_server import Client, Loopback, create_topic, loopback
+
+QUICK = {
+    "group_min_session_timeout_ms": 100,
+    "group_session_timeout_ms": 1_500,
+    "group_heartbeat_interval_ms": 200,
+}
+
+
+class World:
+    def __init__(self, made: Loopback, brokers: list[Client]) -> None:
+        self.loopback = made
+        self.brokers = brokers
+        self.client = GroupsClient(broker.address for broker in brokers)
+        self.members: list[RawMember] = []
+
+    def member(self, name: str, *topics: str, group: str = "g") -> RawMember:
+        made = RawMember(self.client, group, name, topics)
+        self.members.append(made)
+        made.start()
+        return made
+
+    async def topic_id(self, name: str) -> bytes:
+        reply = await self.brokers[0].stub.Metadata(broker_pb2.MetadataRequest(topics=[name]))
+        return reply.topics[0].topic_id
+
+    async def offset(
+        self, partition: int, offset: int, topic: str = "t"
+    ) -> groups_pb2.OffsetCommit:
+        return groups_pb2.OffsetCommit(
+            topic_id=await self.topic_id(topic), topic=topic, partition=partition, offset=offset
+        )
+
+
+@asynccontextmanager
+async def world(brokers: int = 1, **changes: object) -> AsyncGenerator[World]:
+    async with loopback() as made:
+        clients = [
+            await made.broker(f"broker-{number}", **(QUICK | changes)) for number in range(brokers)
+        ]
+        found = World(made, clients)
+        try:
+            yield found
+        finally:
+            for member in found.members:
+                await member.stop()
+            await found.client.close()
+
+
+def shared(members: list[RawMember], partitions: int) -> bool:
+    """Whether the partitions are spread over the members, each once."""
+    owned = [slot for member in members for slot in member.owned]
+    return len(owned) == len(set(owned)) == partitions
+
+
+async def test_members_share_a_topic_and_take_over_from_each_other() -> None:
+    async with world() as found:
+        await create_topic(found.brokers[0], "t", 6)
+        first = found.member("a", "t")
+        await until(lambda: len(first.owned) == 6)
+        second = found.member("b", "t")
+        both = [first, second]
+        await until(lambda: shared(both, 6) and len(second.owned) == 3)
+        await second.leave()
+        await until(lambda: len(first.owned) == 6)
+        await first.stop()  # silent: its session ends
+        third = found.member("c", "t")
+        await until(lambda: len(third.owned) == 6)
+
+
+async def test_commits_are_kept_and_fenced() -> None:
+    async with world() as found:
+        await create_topic(found.brokers[0], "t", 2)
+        assert await found.client.committed("g") == {}
+        one = await found.offset(0, 5)
+        reply = await found.client.commit("g", one)
+        assert not code_of(reply), reply
+        assert await found.client.committed("g") == {("t", 0): 5}
+        member = found.member("a", "t")
+        await until(lambda: len(member.owned) == 2)
+        refused = await found.client.commit("g", one)
+        assert code_of(refused) == "UNKNOWN_MEMBER_ID", "O3: while it has members"
+        who = member.committer()
+        later = await found.offset(1, 7)
+        wrong = await found.offset(9, 7)
+        reply = await found.client.commit("g", later, wrong, who=who)
+        assert not code_of(reply)
+        assert [(one.partition, one.error.code) for one in reply.errors] == [(9, "UNKNOWN_TOPIC")]
+        assert await found.client.committed("g") == {("t", 0): 5, ("t", 1): 7}
+
+
+async def test_a_coordinator_that_moves_changes_no_epoch() -> None:
+    """RB8."""
+    async with world(brokers=2) as found:
+        await create_topic(found.brokers[0], "t", 4)
+        members = [found.member(name, "t") for name in ("a", "b")]
+        await until(lambda: shared(members, 4) and all(len(one.owned) == 2 for one in members))
+        (owner,) = [one for one in members if any(slot[1] == 0 for slot in one.owned)]
+        reply = await found.client.commit("g", await found.offset(0, 1), who=owner.committer())
+        assert not code_of(reply), reply
+        await until(lambda: len({one.epoch for one in members}) == 1)
+        before = [list(one.epochs) for one in members]
+        address = (await found.client.find("g")).address
+        (server,) = [s for s in found.loopback.servers if s.address == address]
+        found.client.addresses.remove(address)
+        await server.stop()
+        found.loopback.stores.pop(found.loopback.servers.index(server))
+        found.loopback.servers.remove(server)
+        assert (await found.client.find("g")).address != address
+        group = await found.client.describe("g")
+        assert (group.state, len(group.members)) == ("STABLE", 2)
+        await asyncio.sleep(0.5)
+        assert [one.epochs for one in members] == before
+        assert not any(one.error for one in members)
+        assert shared(members, 4)
+        assert await found.client.committed("g") == {("t", 0): 1}
