@@ -89,6 +89,11 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.RollRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.RollReply.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/octavo.broker.Broker/DeleteRecords',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.FromString,
+                _registered_method=True)
         self.ClusterHealth = channel.unary_unary(
                 '/octavo.broker.Broker/ClusterHealth',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthRequest.SerializeToString,
@@ -170,6 +175,12 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClusterHealth(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -239,6 +250,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Roll,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.RollRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.RollReply.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.SerializeToString,
             ),
             'ClusterHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterHealth,
@@ -548,6 +564,33 @@ class Broker:
             '/octavo.broker.Broker/Roll',
             octavo_dot_proto_dot_broker__pb2.RollRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.RollReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/DeleteRecords',
+            octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.FromString,
             options,
             channel_credentials,
             insecure,

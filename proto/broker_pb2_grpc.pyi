@@ -48,6 +48,7 @@ class BrokerStub:
     ListTopics: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTopicsRequest, _broker_pb2.ListTopicsReply]
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]
     Roll: _grpc.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]
+    DeleteRecords: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]
     ClusterHealth: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]
     ShowLedger: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]
 
@@ -65,6 +66,7 @@ class BrokerAsyncStub(BrokerStub):
     ListTopics: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTopicsRequest, _broker_pb2.ListTopicsReply]  # type: ignore[assignment]
     DescribeLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]  # type: ignore[assignment]
     Roll: _aio.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]  # type: ignore[assignment]
+    DeleteRecords: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]  # type: ignore[assignment]
     ClusterHealth: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]  # type: ignore[assignment]
     ShowLedger: _aio.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]  # type: ignore[assignment]
 
@@ -145,6 +147,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.RollRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.RollReply, _abc.Awaitable[_broker_pb2.RollReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteRecords(
+        self,
+        request: _broker_pb2.DeleteRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DeleteRecordsReply, _abc.Awaitable[_broker_pb2.DeleteRecordsReply]]: ...
 
     @_abc_1.abstractmethod
     def ClusterHealth(

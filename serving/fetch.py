@@ -20,7 +20,13 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, OffsetOutOfRange
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
-from octavo.serving.partition.read_path import available_bytes, check_offset, read_at, warm_at
+from octavo.serving.partition.read_path import (
+    available_bytes,
+    check_offset,
+    check_start,
+    read_at,
+    warm_at,
+)
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 
@@ -257,6 +263,7 @@ class Fetcher:
         batches: Sequence[Buffer] = ()
         try:
             view = shell.view()
+            check_start(view, asked.offset)  # trimmed since it was looked at
             limit = min(left, slot.max_bytes)
             if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
                 found = await read_at(view, asked.offset, limit, at_least_one=at_least_one)
@@ -265,5 +272,16 @@ class Fetcher:
             fields.high_watermark = view.high_watermark
             fields.last_stable_offset = view.high_watermark
         except OctavoError as error:
-            fields.error.CopyFrom(to_wire(error))
+            fields.error.CopyFrom(to_wire(_trimmed_meanwhile(shell, asked.offset) or error))
         return PartitionReply(fields, batches)
+
+
+def _trimmed_meanwhile(shell: PartitionShell, offset: int) -> OctavoError | None:
+    """Set when a read failed because its ledger went with a trim while it was read (R4)."""
+    try:
+        check_start(shell.view(), offset)
+    except OffsetOutOfRange as error:
+        return error
+    except OctavoError:
+        return None
+    return None

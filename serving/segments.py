@@ -123,6 +123,47 @@ def emptied(state: PartitionState, reason: str, now_ms: int) -> PartitionState:
     return replace(state, segments=(), trash=tuple(trash), owner_epoch=state.owner_epoch + 1)
 
 
+def trimmed(
+    state: PartitionState,
+    log_start: int,
+    *,
+    reason: str,
+    now_ms: int,
+    open_snapshot: LedgerId | None = None,
+) -> PartitionState:
+    """The log begins at `log_start`; segments wholly below it go to the trash (R4, ML-8, ML-9).
+
+    The log start never goes back. Of the segments the newest one that surely begins with a snapshot
+    stays with all that follow it: the state of producers and the end outlive the data (I10).
+
+    Args:
+        open_snapshot: the open segment's ledger, when its first entry is durable.
+    """
+    start = max(log_start, state.log_start_offset)
+    segments = state.segments
+    keeps = [
+        at
+        for at, segment in enumerate(segments)
+        if segment.ledger_id == open_snapshot
+        or (segment.end_offset is not None and segment.last_entry != NO_ENTRY)
+    ]
+    droppable = keeps[-1] if keeps else 0
+    count = 0
+    while count < droppable and _ends_by(segments[count], start):
+        count += 1
+    gone = [TrashedLedger(one.ledger_id, reason, now_ms) for one in segments[:count]]
+    return replace(
+        state,
+        segments=segments[count:],
+        log_start_offset=start,
+        trash=(*state.trash, *gone),
+    )
+
+
+def _ends_by(segment: Segment, offset: int) -> bool:
+    return segment.end_offset is not None and segment.end_offset <= offset
+
+
 def due_trash(state: PartitionState, now_ms: int, delay_ms: int) -> list[TrashedLedger]:
     """Trashed ledgers old enough to delete and, re-verified, in no list (ML-9)."""
     listed = {segment.ledger_id for segment in state.segments}

@@ -34,6 +34,7 @@ pytest.register_assert_rewrite(
     "tests.group_shell",
     "tests.group_world",
     "tests.journal_world",
+    "tests.partition_asked_world",
     "tests.partition_core_world",
     "tests.reading_model",
     "tests.sender_world",

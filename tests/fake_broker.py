@@ -444,6 +444,18 @@ class FakeBroker(BrokerServicer):
             return pb.RollReply(error=to_wire(error))
         return pb.RollReply(high_watermark=model.end)
 
+    async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
+        try:
+            model = self._partition(request.topic, request.partition)
+        except OctavoError as error:
+            return pb.DeleteRecordsReply(error=to_wire(error))
+        before = model.end if request.before < 0 else request.before
+        if before > model.end:
+            beyond = OffsetOutOfRange(f"{before} is above {model.end}")
+            return pb.DeleteRecordsReply(error=to_wire(beyond))
+        model.log_start = max(model.log_start, before)
+        return pb.DeleteRecordsReply(log_start=model.log_start)
+
     async def ClusterHealth(self, request, context):  # type: ignore[no-untyped-def]
         await self.faults.release_metadata.wait()
         return pb.ClusterHealthReply(

@@ -9,12 +9,12 @@ list says) and judges by it every answer, every entry and every list, when it co
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.proto.segment_entries import decode_footer, decode_snapshot, is_snapshot
 from octavo.runtime.errors import (
     InvariantViolation,
-    MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
     NotEnoughReplicas,
@@ -30,6 +30,7 @@ from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.partition.actions import (
     Action,
     AnswerRolls,
+    AnswerTrims,
     Close,
     Durable,
     FirstCopy,
@@ -43,6 +44,7 @@ from octavo.serving.partition.actions import (
     Send,
     SendSnapshot,
     Tell,
+    Trim,
     WakeReaders,
     Work,
 )
@@ -56,6 +58,7 @@ from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.world import World as Surroundings
 from octavo.serving.segments import advanced, names
+from tests.partition_asked_world import AskedWorld
 from tests.partition_truth import (
     LIMITS,
     QUORUM,
@@ -63,7 +66,6 @@ from tests.partition_truth import (
     BrokenRule,
     Ledger,
     Sent,
-    Truth,
     batch_of,
     key_of,
     require,
@@ -76,7 +78,7 @@ WINDOW = 5
 """Batches a producer has on their way (I4)."""
 
 
-class World(Truth):
+class World(AskedWorld):
     """One life of one partition.
 
     Args:
@@ -100,8 +102,6 @@ class World(Truth):
         self.paused = False
         self.close_fails = False
         self.gone: list[OctavoError] = []
-        self.rolls: list[int] = []
-        """The high watermark when each roll that is not answered was asked for."""
         self.sequence = self.numbers = 0
         self.high_watermark = 0
         self.woken_before = 0
@@ -145,6 +145,8 @@ class World(Truth):
                 reply(answer)
             case AnswerRolls(outcome):
                 self.answer_rolls(outcome)
+            case AnswerTrims(outcome):
+                self.answer_trims(outcome)
             case KeepIndex(ledger_id, _):
                 require(self.ledgers[ledger_id].closed, "the index of a closed ledger")
             case Pause():
@@ -245,6 +247,8 @@ class World(Truth):
                     closed = self.ledgers[sealed.ledger_id].closed
                     require(closed and sealed.last_entry == closed.last_entry, "counts (ML-6)")
                     require(sealed.end_offset == base_offset, "a sealed segment ends at the end")
+            case Trim():
+                require(self.core.state is PartitionStateName.SERVING, "who leaves does not trim")
         self.tally[type(work).__name__] += 1
 
     def finish(self) -> None:
@@ -260,6 +264,8 @@ class World(Truth):
                     self.finish_close()
                 case Publish():
                     self.finish_publish(work)
+                case Trim():
+                    self.finish_trim(work)
         except OctavoError as error:
             if isinstance(error, InvariantViolation | BrokenRule):
                 raise
@@ -307,12 +313,7 @@ class World(Truth):
 
     def finish_publish(self, work: Publish) -> None:
         """As `SegmentChain.publish` does: what was created is kept until it is listed."""
-        if self.deleted:
-            raise UnknownTopic("deleted")
-        if self.foreign:
-            raise NotLeader("another epoch")
-        if not self.metadata:
-            raise MetadataUnavailable("silent")
+        self.reach_list()
         is_listed = self.unlisted is not None and names(self.list, self.unlisted.ledger_id)
         if not is_listed:
             if work.open_new and (self.unlisted is None or self.unlisted.stopped):
@@ -332,6 +333,7 @@ class World(Truth):
                     self.list = wanted  # it happened, and nobody was told
                 raise UnknownOutcome("the reply was lost")
             self.list = wanted
+        self.list_was_read()
         ledger = self.unlisted
         if ledger is None or not names(self.list, ledger.ledger_id):
             self.perform(self.core.listed(None, self.now_ms, self.now_s))
@@ -451,21 +453,6 @@ class World(Truth):
         self.metadata = not self.metadata
         self.certain = self.metadata or self.rng.random() < 0.5
 
-    def roll(self) -> None:
-        if self.core.state is PartitionStateName.SERVING:
-            self.rolls.append(self.core.log.high_watermark)
-            self.perform(self.core.roll())
-
-    def answer_rolls(self, outcome: int | OctavoError) -> None:
-        require(self.rolls, "nobody asked")
-        if isinstance(outcome, int):
-            require(outcome == self.core.log.high_watermark, "a roll tells the high watermark")
-            ends = [one.end_offset for one in self.list.segments if one.end_offset is not None]
-            closed = max(ends, default=0)
-            require(closed >= max(self.rolls), "a roll is over when the closed part is listed")
-        self.rolls.clear()
-        self.tally["rolls"] += 1
-
     def tick(self) -> None:
         has_trash = self.rng.random() < 0.1
         self.perform(
@@ -530,6 +517,7 @@ class World(Truth):
     def judge(self) -> None:
         """What holds between any two events."""
         self.core.validate()
+        self.check_trims(has_ended=self.core.state is PartitionStateName.CLOSED)
         if self.core.state is PartitionStateName.CLOSED:
             require(all(one.answers for one in self.sent), "ended, and somebody still waits")
             require(not self.rolls, "ended, and somebody still waits for a roll")
@@ -547,7 +535,7 @@ class World(Truth):
         require(self.core.log.high_watermark == self.end_of_entries(), "all of it is readable")
         self.roll()
         self.settle()
-        require(not self.rolls, "a roll that nobody ends")
+        require(not self.rolls and not self.trims, "a roll or a trim that nobody ends")
         if not self.request(self.new_number(), -1, ACKS_ALL):
             require(self.is_lost, "healed, and nothing is taken")
             return
@@ -557,6 +545,7 @@ class World(Truth):
             self.is_lost and isinstance(answer, NotLeader | UnknownTopic)
         )
         require(is_told, f"healed, and nothing is stored: {answer}")
+        self.check_trim_to_the_end()
 
     def check_left(self) -> None:
         """And what a successor finds."""
@@ -568,7 +557,8 @@ class World(Truth):
         self.check_log(self.rng)
 
 
-HONEST = (
+Events = tuple[tuple[Callable[[World], None], ...], tuple[float, ...]]
+HONEST: Events = (
     (
         World.produce,
         World.acknowledge,
@@ -578,11 +568,12 @@ HONEST = (
         World.tick,
         World.wait,
         World.roll,
+        World.trim,
         World.notice,
     ),
-    (8, 10, 4, 6, 6, 2, 2, 0.7, 2),
+    (8, 10, 4, 6, 6, 2, 2, 0.7, 0.7, 2),
 )
-FAULTS = (
+FAULTS: Events = (
     (
         World.stop_ledger,
         World.change_bookies,

@@ -129,6 +129,8 @@ class Truth:
         self.foreign = False
         """Another owner claimed the partition."""
         self.deleted = False
+        self.dropped: list[Ledger] = []
+        """Were listed, and fell below the log's start."""
         self.sent: list[Sent] = []
         self.tally: Counter[str] = Counter()
         self.not_written: set[bytes] = set()
@@ -140,8 +142,8 @@ class Truth:
         return [self.ledgers[one.ledger_id] for one in self.list.segments]
 
     def batches(self, *, durable: bool = False) -> Iterator[bytes]:
-        """Batches in the list's ledgers, in order."""
-        for ledger in self.listed():
+        """Batches in the ledgers that are or were listed, in order."""
+        for ledger in (*self.dropped, *self.listed()):
             end = ledger.told if durable and ledger.closed is None else len(ledger.entries)
             yield from (entry for entry in ledger.entries[:end] if is_batch(entry))
 

@@ -1,7 +1,7 @@
 """What `PartitionCore` asks its driver to do.
 
-All but `Recover`, `Close` and `Publish` are done at once, in the order given, within the step of
-the event loop in which they were returned.
+All but `Work` is done at once, in the order given, within the step of the event loop in which it
+was returned.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ class AnswerRolls(NamedTuple):
     outcome: int | OctavoError
 
 
+class AnswerTrims(NamedTuple):
+    """Tell everybody who asked for a trim where the log begins, or why nothing is known."""
+
+    outcome: int | OctavoError
+
+
 class KeepIndex(NamedTuple):
     """The index of a closed ledger, for readers."""
 
@@ -108,11 +114,21 @@ class Publish(NamedTuple):
     base_offset: int
 
 
-Work = Recover | Close | Publish
+class Trim(NamedTuple):
+    """List that the log begins at `log_start`, without the segments below; then `Trims.done`.
+
+    `open_snapshot`: the open ledger, when its first entry is durable.
+    """
+
+    log_start: int
+    open_snapshot: LedgerId | None
+
+
+Work = Recover | Close | Publish | Trim
 """Takes time; the driver does one of them at a time."""
 Action = (
     Send | SendSnapshot | Durable | FirstCopy | Refuse | Tell | WakeReaders | Proceed | Pause
-    | AnswerRolls | KeepIndex | GiveUp | Recover | Close | Publish
+    | AnswerRolls | AnswerTrims | KeepIndex | GiveUp | Recover | Close | Publish | Trim
 )  # fmt: skip
 
 WAKE_READERS = WakeReaders()

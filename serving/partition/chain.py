@@ -8,6 +8,7 @@ why two owners can never both append (ledger §8.3): an owner rolls only through
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
@@ -36,6 +37,8 @@ CLAIM_ATTEMPTS_MAX = 8
 """ML-4 starts over when the list changed under it; beyond this somebody else should own it."""
 CHANGE_ATTEMPTS_MAX = 3
 """Writes of one `change` before its caller pauses; each but the first follows a re-read."""
+TRASH_SWEEP_MAX = 32
+"""Ledgers deleted in one sweep, at once: rolls of the partition wait for it."""
 
 _log = get_logger("octavo.serving.partition.chain")
 
@@ -200,6 +203,18 @@ class SegmentChain:
         await self.change(roll)
         return self._take_unlisted() if self._lists(unlisted) else None
 
+    async def trim(self, log_start: int, open_snapshot: LedgerId | None, reason: str) -> None:
+        """The log begins at `log_start` or later (R4): listed first, ledgers go by the trash.
+
+        Raises as `change`; when the outcome is not known, either list is valid.
+        """
+        now_ms = self._clock.wall_ms()
+        await self.change(
+            lambda state: lists.trimmed(
+                state, log_start, reason=reason, now_ms=now_ms, open_snapshot=open_snapshot
+            )
+        )
+
     def _take_unlisted(self) -> Writer | None:
         writer, self._unlisted = self._unlisted, None
         return writer
@@ -257,8 +272,9 @@ class SegmentChain:
 
     async def sweep_trash(self, delay_ms: int) -> int:
         """Delete trashed ledgers that waited long enough (ML-9); returns how many."""
-        due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)
-        gone = [item for item in due if await self._delete(item.ledger_id)]
+        due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)[:TRASH_SWEEP_MAX]
+        deleted = await asyncio.gather(*(self._delete(item.ledger_id) for item in due))
+        gone = [item for item, is_gone in zip(due, deleted, strict=True) if is_gone]
         if gone:
             try:
                 await self.change(lambda state: lists.without_trash(state, gone))

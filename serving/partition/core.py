@@ -59,6 +59,7 @@ from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.rolls import RollPlan
 from octavo.serving.partition.snapshots import SnapshotMaker
+from octavo.serving.partition.trims import Trims
 from octavo.serving.partition.world import World
 from octavo.serving.segments import RollReason
 from octavo.serving.topic_config import TopicSettings
@@ -108,6 +109,7 @@ class PartitionCore:
         )
         self._rolls = RollPlan(limits.roll, world)
         self._snapshots = SnapshotMaker(name, self.log, producers)
+        self.trims = Trims(self.log)
         self.segment: OpenSegment | None = None
         """Listed, its end not known yet."""
         self.sealed: Segment | None = None
@@ -137,7 +139,7 @@ class PartitionCore:
             return []
         self.gone = NotLeader(f"{self._name} is moving to another broker")
         self.state = PartitionStateName.CLOSING
-        return [WAKE_READERS, PROCEED]
+        return [*self.trims.answered(self.gone), WAKE_READERS, PROCEED]
 
     @property
     def has_left(self) -> bool:
@@ -159,6 +161,7 @@ class PartitionCore:
         return [
             *self._intake.refused(self.log.drop_all(), reason),
             *self._rolls.answered(reason),
+            *self.trims.answered(reason),
             WAKE_READERS,
         ]
 
@@ -249,6 +252,9 @@ class PartitionCore:
         segment = self.segment
         if self._is_closed:
             return []
+        trim = self.trims.next_trim(segment)
+        if trim is not None:  # first: it needs no bookie, and its outcome ends it
+            return [trim]
         if segment is not None:
             if segment.must_recover:
                 return [Recover(segment.ledger_id)]
@@ -324,7 +330,7 @@ class PartitionCore:
         """A recovery or a list write failed: try again, or give up when it can never succeed."""
         if not error.retriable or isinstance(error, NotLeader):
             return self.give_up(error)
-        actions: list[Action] = self._rolls.answered(error)
+        actions: list[Action] = [*self._rolls.answered(error), *self.trims.answered(error)]
         if isinstance(error, NotEnoughBookies | NotEnoughReplicas):
             # Queued batches are in no ledger: that may be said (A6, A8).
             self._intake.no_ledger = True

@@ -21,6 +21,7 @@ from octavo.serving.ledger_backend import Writer
 from octavo.serving.partition.actions import (
     Action,
     AnswerRolls,
+    AnswerTrims,
     Close,
     Durable,
     FirstCopy,
@@ -34,6 +35,7 @@ from octavo.serving.partition.actions import (
     Send,
     SendSnapshot,
     Tell,
+    Trim,
     WakeReaders,
     Work,
 )
@@ -42,11 +44,13 @@ from octavo.serving.partition.core import PartitionCore, PartitionStateName
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_ledger import OpenLedger
-from octavo.serving.partition.roll_waiters import RollWaiters
+from octavo.serving.partition.waiters import OffsetWaiters
 from octavo.serving.partition.watchers import Watchers
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
+TRIMMED = "trimmed"
+"""Why a ledger that fell below the log's start lies in the trash."""
 
 _log = get_logger("octavo.serving.partition")
 
@@ -87,7 +91,8 @@ class PartitionDriver:
         self._leaving = asyncio.Event()
         self._pauses = False
         self.watchers = Watchers()
-        self._roll_waiters = RollWaiters()
+        self._roll_waiters = OffsetWaiters()
+        self._trim_waiters = OffsetWaiters()
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -158,6 +163,8 @@ class PartitionDriver:
                 reply(answer)
             case AnswerRolls(outcome):
                 self._roll_waiters.answer(outcome)
+            case AnswerTrims(outcome):
+                self._trim_waiters.answer(outcome)
             case KeepIndex(ledger_id, sparse):
                 self._cold.remember_index(ledger_id, sparse)
             case Pause():
@@ -223,6 +230,9 @@ class PartitionDriver:
                     sealed=sealed, open_new=open_new, base_offset=base_offset
                 )
                 self._listed(writer)
+            case Trim(log_start, open_snapshot):
+                await self._chain.trim(log_start, open_snapshot, TRIMMED)
+                self.perform(self.core.trims.done())
 
     async def _close(self, footer: bytes, reason: str) -> None:
         ledger = self.ledger
@@ -265,6 +275,14 @@ class PartitionDriver:
         """Ask for a roll; the result is the high watermark after it."""
         actions = self.core.roll()
         waiter = self._roll_waiters.add()
+        self.perform(actions)
+        return waiter
+
+    def trim(self, before: int) -> asyncio.Future[int]:
+        """Ask for a trim; the result is the log's start after it."""
+        self.core.check_serving()
+        actions = self.core.trims.ask(before)
+        waiter = self._trim_waiters.add()
         self.perform(actions)
         return waiter
 

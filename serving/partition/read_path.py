@@ -44,6 +44,12 @@ def check_offset(view: ReadView, offset: int) -> None:
         )
 
 
+def check_start(view: ReadView, offset: int) -> None:
+    """Raise OffsetOutOfRange when what begins at `offset` is deleted (R4)."""
+    if offset < view.log_start:
+        check_offset(view, offset)
+
+
 def available_bytes(view: ReadView, offset: int) -> int:
     """Bytes a read could return now; what is not cached counts as more than any minimum (F1)."""
     if offset >= view.high_watermark:

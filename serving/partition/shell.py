@@ -185,6 +185,16 @@ class PartitionShell:
         """Close the open segment, if it holds batches; returns the high watermark."""
         return await self._driver.roll()
 
+    async def trim(self, before: int) -> int:
+        """Delete the records below offset `before` (-1: all that can be read); the log's start.
+
+        Listed before any ledger goes: a reader below it gets OFFSET_OUT_OF_RANGE from then on.
+        Raises NotLeader, UnknownTopic, OffsetOutOfRange when `before` lies above the high
+        watermark, MetadataUnavailable or UnknownOutcome: then it may have happened, and asking
+        again is safe. The trim goes on when the caller is cancelled.
+        """
+        return await self._driver.trim(before)
+
     # --- reading ------------------------------------------------------------------------------
 
     def view(self) -> ReadView:

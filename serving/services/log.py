@@ -13,11 +13,13 @@ from octavo.proto.segments import Segment
 from octavo.runtime.errors import (
     InvalidRequest,
     MetadataUnavailable,
+    NoSuchLedger,
     OctavoError,
+    OffsetOutOfRange,
     RequestTimedOut,
 )
 from octavo.serving.config import BrokerConfig
-from octavo.serving.partition.read_path import offset_for_time
+from octavo.serving.partition.read_path import Found, offset_for_time
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.caller import Caller
@@ -29,7 +31,7 @@ from octavo.serving.store_answers import StoreAnswers
 LIST_OFFSETS_MAX = 10_000
 CONCURRENT_READS = 32
 
-_OnePartition = pb.ListOffset | pb.DescribeLogRequest | pb.RollRequest
+_OnePartition = pb.ListOffset | pb.DescribeLogRequest | pb.RollRequest | pb.DeleteRecordsRequest
 """Requests that name one partition, perhaps of one life of its topic."""
 
 
@@ -55,6 +57,7 @@ class LogService:
             "ListOffsets": unary(pb.ListOffsetsRequest, self.list_offsets),
             "DescribeLog": unary(pb.DescribeLogRequest, self.describe_log),
             "Roll": unary(pb.RollRequest, self.roll),
+            "DeleteRecords": unary(pb.DeleteRecordsRequest, self.delete_records),
         }
 
     async def list_offsets(
@@ -93,10 +96,10 @@ class LogService:
                 await shell.prove_end()
                 listed.offset = shell.high_watermark
             case "timestamp_ms":
-                found = await offset_for_time(shell.view(), asked.timestamp_ms)
+                found = await _by_time(shell, asked.timestamp_ms)
                 if found is None:  # "none is that late" speaks of the end
                     await shell.prove_end()
-                    found = await offset_for_time(shell.view(), asked.timestamp_ms)
+                    found = await _by_time(shell, asked.timestamp_ms)
                 if found is not None:
                     listed.offset, listed.timestamp_ms = found
             case _:
@@ -114,13 +117,18 @@ class LogService:
         try:
             shell = await self._resolve(request)
             await shell.prove_end()
-            # Both of one moment: what is rolled meanwhile is not told.
-            segments, high_watermark = shell.described(), shell.high_watermark
-            infos = await self._during(self._segment_infos(segments, high_watermark))
+            # All of one moment: what is rolled or trimmed meanwhile is not told.
+            log_start, segments = shell.log_start, shell.described()
+            high_watermark = shell.high_watermark
+            try:
+                infos = await self._during(self._segment_infos(segments, high_watermark))
+            except NoSuchLedger:  # one was trimmed and deleted meanwhile
+                log_start, segments = shell.log_start, shell.described()
+                infos = await self._during(self._segment_infos(segments, high_watermark))
         except OctavoError as error:
             return pb.DescribeLogReply(error=to_wire(error))
         return pb.DescribeLogReply(
-            log_start=shell.log_start,
+            log_start=log_start,
             high_watermark=high_watermark,
             segments=infos,
             bookies=bookie_infos(self._storage.bookies()),
@@ -157,3 +165,28 @@ class LogService:
             return pb.RollReply(error=to_wire(slow))
         except OctavoError as refused:
             return pb.RollReply(error=to_wire(refused))
+
+    async def delete_records(
+        self, request: pb.DeleteRecordsRequest, _caller: Caller
+    ) -> pb.DeleteRecordsReply:
+        """Cut off the beginning of a log (R4, ML-8)."""
+        try:
+            shell = await self._resolve(request)
+            try:
+                log_start = await self._during(shell.trim(request.before))
+            except OffsetOutOfRange:  # that the log is shorter speaks of its end
+                await shell.prove_end()
+                log_start = await self._during(shell.trim(request.before))
+        except OctavoError as refused:
+            return pb.DeleteRecordsReply(error=to_wire(refused))
+        return pb.DeleteRecordsReply(log_start=log_start)
+
+
+async def _by_time(shell: PartitionShell, timestamp_ms: int) -> Found | None:
+    view = shell.view()
+    try:
+        return await offset_for_time(view, timestamp_ms)
+    except OctavoError:
+        if shell.log_start == view.log_start:
+            raise
+        return await offset_for_time(shell.view(), timestamp_ms)  # what it read was trimmed

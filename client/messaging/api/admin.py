@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     pass
 
 T = TypeVar("T")
-OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply)
+OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply, pb.DeleteRecordsReply)
 
 DEFAULT_TIMEOUT_S = 30.0
+TO_THE_END = -1
+"""Instead of an offset: everything that can be read now."""
 LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
@@ -214,6 +216,32 @@ class AsyncAdmin:
         )
         return reply.high_watermark
 
+    async def delete_records(
+        self, topic: str, partition: int, before: int = -1, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> int:
+        """Delete the records below offset `before` of a partition; returns the log's start.
+
+        -1: all records that can be read now. The end of the log does not move, and what producers
+        were told stays known. Readers below the start get OFFSET_OUT_OF_RANGE, which their reset
+        policy answers. Space is freed in whole segments, some minutes later.
+
+        Raises OffsetOutOfRange when `before` lies above the high watermark, UnknownTopic. After an
+        error that leaves the outcome open, asking again is safe.
+        """
+        check_whole("partition", partition, INT32_MAX)
+        if before != TO_THE_END:
+            check_whole("before", before, INT64_MAX)
+        request = pb.DeleteRecordsRequest(
+            topic=check_topic(topic), partition=partition, before=before
+        )
+        reply = await self._at_owner(
+            topic,
+            partition,
+            lambda stub, limit: stub.DeleteRecords(request, timeout=limit),
+            timeout,
+        )
+        return reply.log_start
+
     async def list_offsets(
         self,
         topic: str,
@@ -310,6 +338,7 @@ _Reply = (
     | pb.TopicInfo
     | pb.DescribeLogReply
     | pb.RollReply
+    | pb.DeleteRecordsReply
     | pb.ShowLedgerReply
 )
 

@@ -69,6 +69,22 @@ class Admin(AdminByHand):
         """Close the open segment, so that exports see it; returns the high watermark."""
         return self._thread.run(self._async.roll(topic, partition, timeout=timeout))
 
+    def delete_records(
+        self, topic: str, partition: int, before: int = -1, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> int:
+        """Delete the records below offset `before` of a partition; returns the log's start.
+
+        -1: all records that can be read now. The end of the log does not move, and what producers
+        were told stays known. Readers below the start get OFFSET_OUT_OF_RANGE, which their reset
+        policy answers. Space is freed in whole segments, some minutes later.
+
+        Raises OffsetOutOfRange when `before` lies above the high watermark, UnknownTopic. After an
+        error that leaves the outcome open, asking again is safe.
+        """
+        return self._thread.run(
+            self._async.delete_records(topic, partition, before, timeout=timeout)
+        )
+
     def list_offsets(
         self,
         topic: str,

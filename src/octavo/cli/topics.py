@@ -1,4 +1,4 @@
-"""`octavo topic …`: create, list, describe, delete."""
+"""`octavo topic …`: create, list, describe, delete; trim stands in `topic_trim`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from octavo.cli.session import (
     connected,
     parse_settings,
 )
+from octavo.cli.topic_trim import trim
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PARTITIONS = 6
 
-app = typer.Typer(help="Create, list, describe and delete topics.")
+app = typer.Typer(help="Create, list, describe, trim and delete topics.")
 
 TopicArgument = Annotated[
     str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)
@@ -148,3 +149,6 @@ def delete(
         client.admin.delete_topic(topic, timeout=timeout)
     note(f"deleted topic {topic}")
     return ExitCode.OK
+
+
+app.command()(trim)

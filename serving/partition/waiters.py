@@ -1,4 +1,4 @@
-"""Who asked for a roll of one partition and waits for its end."""
+"""Who asked one partition for something and waits for its outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from octavo.runtime.errors import OctavoError
 
 
-class RollWaiters:
-    """All of them are answered together: one roll serves everybody who asked."""
+class OffsetWaiters:
+    """All of them are answered together, with an offset: one roll, or trim, serves them all."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[int]] = []
@@ -17,13 +17,13 @@ class RollWaiters:
         return len(self._waiting)
 
     def add(self) -> asyncio.Future[int]:
-        """One more; its result is the high watermark after the roll."""
+        """One more."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
     def answer(self, outcome: int | OctavoError) -> None:
-        """Tell everybody the high watermark, or why there was no roll."""
+        """Tell everybody the offset, or why there is none."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if future.done():

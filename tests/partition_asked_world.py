@@ -1,0 +1,163 @@
+"""Rolls and trims asked of a partition in a hostile world, and what judges them (ML-5, R4, I10)."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+
+from octavo.metadata.topics import PartitionState
+from octavo.proto.segment_entries import is_snapshot
+from octavo.runtime.errors import (
+    MetadataUnavailable,
+    NotLeader,
+    OctavoError,
+    OffsetOutOfRange,
+    UnknownOutcome,
+    UnknownTopic,
+)
+from octavo.serving.partition.actions import Action, Trim
+from octavo.serving.partition.core import PartitionCore, PartitionStateName
+from octavo.serving.partition.trims import TO_THE_END
+from octavo.serving.segments import trimmed
+from tests.partition_truth import BrokenRule, Truth, require
+
+
+class AskedWorld(Truth, ABC):
+    """The part of a world that asks for rolls and trims, and publishes trims."""
+
+    core: PartitionCore
+    rng: random.Random
+    metadata: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rolls: list[int] = []
+        """The high watermark when each roll that is not answered was asked for."""
+        self.trims: list[int] = []
+        """Where the log is to begin by each trim that is not answered."""
+
+    @property
+    @abstractmethod
+    def now_ms(self) -> int: ...
+
+    @abstractmethod
+    def perform(self, actions: list[Action]) -> None: ...
+
+    @abstractmethod
+    def settle(self) -> None: ...
+
+    @abstractmethod
+    def fails(self, share: float = 1.0) -> bool: ...
+
+    def roll(self) -> None:
+        if self.core.state is PartitionStateName.SERVING:
+            self.rolls.append(self.core.log.high_watermark)
+            self.perform(self.core.roll())
+
+    def answer_rolls(self, outcome: int | OctavoError) -> None:
+        require(self.rolls, "nobody asked")
+        if isinstance(outcome, int):
+            require(outcome == self.core.log.high_watermark, "a roll tells the high watermark")
+            ends = [one.end_offset for one in self.list.segments if one.end_offset is not None]
+            closed = max(ends, default=0)
+            require(closed >= max(self.rolls), "a roll is over when the closed part is listed")
+        self.rolls.clear()
+        self.tally["rolls"] += 1
+
+    def trim(self) -> None:
+        if self.core.state is not PartitionStateName.SERVING:
+            return
+        end = self.core.log.high_watermark
+        before = self.rng.choice((TO_THE_END, self.rng.randint(0, end), end + 1))
+        try:
+            actions = self.core.trims.ask(before)
+        except OffsetOutOfRange:
+            require(before > end, "a trim within the log is taken")
+            return
+        require(before <= end, "a trim above what is readable is turned away")
+        self.trims.append(end if before == TO_THE_END else before)
+        self.perform(actions)
+
+    def check_trim_to_the_end(self) -> None:
+        """In an honest world: nothing is left to read, and the end stays."""
+        if self.core.state is not PartitionStateName.SERVING:
+            return
+        end = self.core.log.high_watermark
+        self.trims.append(end)
+        self.perform(self.core.trims.ask(TO_THE_END))
+        self.settle()
+        if self.core.state is PartitionStateName.SERVING:
+            require(not self.trims, "healed, and a trim is not answered")
+            require(self.core.log.log_start == self.core.log.high_watermark == end, "all is gone")
+
+    def answer_trims(self, outcome: int | OctavoError) -> None:
+        require(self.trims, "nobody asked for a trim")
+        if isinstance(outcome, int):
+            require(outcome >= max(self.trims), "a trim is over when the log begins there")
+            require(outcome == self.list.log_start_offset, "a trim tells what is listed")
+        self.trims.clear()
+        self.tally["trims"] += isinstance(outcome, int)
+
+    def reach_list(self) -> None:
+        """Raises when this owner cannot write the list."""
+        if self.deleted:
+            raise UnknownTopic("deleted")
+        if self.foreign:
+            raise NotLeader("another epoch")
+        if not self.metadata:
+            raise MetadataUnavailable("silent")
+
+    def finish_trim(self, work: Trim) -> None:
+        """As `SegmentChain.trim` does."""
+        self.reach_list()
+        wanted = trimmed(
+            self.list,
+            work.log_start,
+            reason="test",
+            now_ms=self.now_ms,
+            open_snapshot=work.open_snapshot,
+        )
+        if wanted != self.list:
+            is_told = not self.fails(0.4)
+            if is_told or self.rng.random() < 0.5:
+                self.adopt_trim(wanted)
+            if not is_told:
+                raise UnknownOutcome("the reply was lost")
+        self.list_was_read()
+        self.perform(self.core.trims.done())
+
+    def adopt_trim(self, wanted: PartitionState) -> None:
+        """It is listed now; judge it."""
+        self.list.check_successor(wanted)
+        gone = {one.ledger_id for one in self.list.segments} - {
+            one.ledger_id for one in wanted.segments
+        }
+        start = wanted.log_start_offset
+        require(start <= self.end_of_entries(durable=True), "cut off above what is durable")
+        for one in self.list.segments:
+            if one.ledger_id in gone:
+                require(one.end_offset is not None, "only closed segments go")
+                require((one.end_offset or 0) <= start, "what is retained is not dropped")
+                self.dropped.append(self.ledgers[one.ledger_id])
+        require(gone <= {one.ledger_id for one in wanted.trash}, "what is dropped is in the trash")
+        self.list = wanted
+        if gone:
+            kept = [one.entries[: one.told] or one.entries[:1] for one in self.listed()]
+            has_snapshot = any(
+                entries and is_snapshot(entries[0]) and (one.closed or one.told)
+                for entries, one in zip(kept, self.listed(), strict=True)
+            )
+            require(has_snapshot, "producers' state went with the data (I10)")
+            self.tally["dropped"] += len(gone)
+
+    def list_was_read(self) -> None:
+        """The owner knows the list as it is."""
+        self.perform(self.core.list_changed(self.list.log_start_offset))
+        require(self.core.log.log_start == self.list.log_start_offset, "as listed")
+
+    def check_trims(self, *, has_ended: bool) -> None:
+        """What holds between any two events."""
+        require(not (has_ended and self.trims), "ended, and somebody waits for a trim")
+        start = self.core.log.log_start
+        if not has_ended and start > self.core.log.high_watermark:
+            raise BrokenRule("the log begins above its end")
