@@ -32,6 +32,7 @@ from octavo.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
+    from octavo.proto.groups_pb2_grpc import GroupsAsyncStub
 
 _log = ClientLog("octavo.client")
 T = TypeVar("T")
@@ -47,6 +48,11 @@ Call = Callable[
     Awaitable[T],
 ]
 """One RPC against a stub with a timeout in seconds."""
+GroupCall = Callable[
+    ["GroupsAsyncStub", float],  # pyright: ignore[reportGeneralTypeIssues]
+    Awaitable[T],
+]
+"""The same against a coordinator of groups."""
 
 
 def never_left(error: grpc.aio.AioRpcError) -> bool:
@@ -145,9 +151,20 @@ class Calls:
 
     async def ask(self, address: str, call: Call[T], timeout_s: float) -> T:
         """One RPC to one broker; raises OctavoError."""
+        return await self._answer(
+            address, lambda: call(self.transport.stub(address), max(timeout_s, 0.001))
+        )
+
+    async def ask_group(self, address: str, call: GroupCall[T], timeout_s: float) -> T:
+        """One RPC to one broker as a coordinator of groups; raises OctavoError."""
+        return await self._answer(
+            address, lambda: call(self.transport.groups(address), max(timeout_s, 0.001))
+        )
+
+    async def _answer(self, address: str, asked: Callable[[], Awaitable[T]]) -> T:
         self.check_open()
         try:
-            reply = await call(self.transport.stub(address), max(timeout_s, 0.001))
+            reply = await asked()
         except (asyncio.CancelledError, grpc.aio.UsageError):
             self._check_not_closed_meanwhile()  # closing the channel cancels what is under way
             raise
@@ -196,7 +213,18 @@ class Calls:
     async def ask_any(
         self, call: Call[T], timeout_s: float, attempt_s: float = ATTEMPT_TIMEOUT_S
     ) -> T:
-        """One RPC to whichever broker answers, until `timeout_s` is over.
+        """One RPC to whichever broker answers, until `timeout_s` is over: see `any_of`."""
+        return await self.any_of(
+            lambda address, limit_s: self.ask(address, call, limit_s), timeout_s, attempt_s
+        )
+
+    async def any_of(
+        self,
+        attempt: Callable[[str, float], Awaitable[T]],
+        timeout_s: float,
+        attempt_s: float = ATTEMPT_TIMEOUT_S,
+    ) -> T:
+        """An attempt at one address after the other, until one answers or `timeout_s` is over.
 
         Raises BrokerUnavailable naming every address tried and why it failed; its detail
         `unanswered` counts attempts that may have reached a broker which then said nothing.
@@ -210,7 +238,7 @@ class Calls:
                 if failures and deadline.passed:
                     break
                 try:
-                    return await self.ask(address, call, deadline.left_s(attempt_s))
+                    return await attempt(address, deadline.left_s(attempt_s))
                 except (BrokerUnavailable, RequestTimedOut) as error:
                     failures[address] = error.cause
                     unanswered += isinstance(error, RequestTimedOut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.client.messaging.cluster.calls import Calls
+from octavo.client.messaging.cluster.coordinators import Coordinators
 from octavo.client.messaging.cluster.owners import Owners
 from octavo.client.messaging.cluster.topics import Topics
 from octavo.client.messaging.cluster.transport import BrokerTransport, GrpcTransport
@@ -31,6 +32,7 @@ class Cluster:
         self.calls = Calls(servers, config, clock, entropy, transport)
         self.topics = Topics(self.calls)
         self.owners = Owners(self.calls, self.topics)
+        self.coordinators = Coordinators(self.calls)
 
     async def close(self) -> None:
         """Close every connection. Calls under way in other tasks end with IllegalStateError."""

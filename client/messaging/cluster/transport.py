@@ -13,9 +13,11 @@ import grpc
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.broker_pb2_grpc import BrokerStub
 from octavo.proto.endpoints import open_channel
+from octavo.proto.groups_pb2_grpc import GroupsStub
 
 if TYPE_CHECKING:
     from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
+    from octavo.proto.groups_pb2_grpc import GroupsAsyncStub
 
 ProduceCall = grpc.aio.StreamStreamCall[bytes, pb.ProduceReply]
 FetchCall = grpc.aio.StreamStreamCall[pb.FetchRequest, bytes]
@@ -44,6 +46,10 @@ class BrokerTransport(Protocol):
         """The unary calls of one broker."""
         ...
 
+    def groups(self, address: str) -> GroupsAsyncStub:
+        """The calls of one broker as a coordinator of groups."""
+        ...
+
     def fetch_stream(self, address: str) -> FetchCall:
         """A new Fetch stream to one broker; its replies are the bytes `proto.fetch_wire` reads."""
         ...
@@ -63,6 +69,7 @@ class GrpcTransport:
     def __init__(self, *, use_http_proxy: bool) -> None:
         self._use_http_proxy = use_http_proxy
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
+        self._groups: dict[str, GroupsAsyncStub] = {}
 
     def _connected(self, address: str) -> tuple[grpc.aio.Channel, BrokerAsyncStub]:
         found = self._channels.get(address)
@@ -74,6 +81,13 @@ class GrpcTransport:
     def stub(self, address: str) -> BrokerAsyncStub:
         """See `BrokerTransport`."""
         return self._connected(address)[1]
+
+    def groups(self, address: str) -> GroupsAsyncStub:
+        """See `BrokerTransport`."""
+        found = self._groups.get(address)
+        if found is None:
+            found = self._groups[address] = GroupsStub(self._connected(address)[0])
+        return found
 
     def fetch_stream(self, address: str) -> FetchCall:
         """See `BrokerTransport`."""
@@ -92,5 +106,6 @@ class GrpcTransport:
     async def close(self) -> None:
         """See `BrokerTransport`; closing a channel waits for nothing."""
         channels, self._channels = self._channels, {}
+        self._groups.clear()
         for channel, _ in channels.values():
             await channel.close()
