@@ -31,7 +31,14 @@ from __future__ import annotations
 '''
 TWIN_NAMES = {
     name: name.removeprefix("Async")
-    for name in ("AsyncAdmin", "AsyncClient", "AsyncConsumer", "AsyncProducer", "AsyncReader")
+    for name in (
+        "AsyncAdmin",
+        "AsyncClient",
+        "AsyncConsumer",
+        "AsyncGroupAdmin",
+        "AsyncProducer",
+        "AsyncReader",
+    )
 }
 WORDS = {**TWIN_NAMES, "AsyncIterator": "Iterator", "async with": "with"}
 """What the text of a blocking method says instead."""
@@ -55,7 +62,8 @@ class Twin(NamedTuple):
 
 
 TWINS = (
-    Twin("AsyncAdmin", "admin", "The blocking admin.", ("AdminByHand",), ""),
+    Twin("AsyncGroupAdmin", "group_admin", "The blocking admin of groups.", ("AdminByHand",), ""),
+    Twin("AsyncAdmin", "admin", "The blocking admin.", ("GroupAdmin",), ""),
     Twin(
         "AsyncConsumer",
         "consumer",
@@ -179,6 +187,9 @@ def _given(args: ast.arguments) -> Iterator[str]:
 
 def _walked(arg: ast.arg) -> str:
     kind = ast.unparse(arg.annotation) if arg.annotation else ""
+    if (found := re.match(r"str \| Iterable\b.*?( \| None)?$", kind)) is not None:
+        none = f"{arg.arg} is None or " if found[1] else ""
+        return f"{arg.arg} if {none}isinstance({arg.arg}, str) else list({arg.arg})"
     return f"list({arg.arg})" if re.match(r"Iterable\b(?!.*None)", kind) else arg.arg
 
 
@@ -199,8 +210,10 @@ def _imports(tree: ast.Module, twin: Twin, code: str) -> Iterator[str]:
             known[node.name] = own + node.name
         elif isinstance(node, ast.Assign):
             known.update({t.id: own + t.id for t in node.targets if isinstance(t, ast.Name)})
-    for name in ("Admin", "Consumer", "Producer", "Reader"):
-        known[name] = f"from {PACKAGE}.sync.{name.lower()} import {name}"
+    homes = {TWIN_NAMES[twin.name]: twin.module for twin in TWINS} | {"Producer": "producer"}
+    known.update(
+        {name: f"from {PACKAGE}.sync.{home} import {name}" for name, home in homes.items()}
+    )
     known.update({name: f"from {PACKAGE}.sync.by_hand import {name}" for name in by_hand()})
     known["cached_property"] = "from functools import cached_property"
     wanted = sorted(used & known.keys() - {TWIN_NAMES[twin.name]})

@@ -17,12 +17,15 @@ _HOMES = {
     "AsyncReader": "api.reader",
     "Client": "sync.client",
     "Consumer": "sync.consumer",
+    "LagHistory": "group_admin.lag",
+    "LastRecords": "group_admin.resets",
     "Producer": "sync.producer",
     "Reader": "sync.reader",
     "Record": "records",
     "RecordMetadata": "records",
     "SendFuture": "producing.futures",
     "SendReport": "producing.bulk",
+    "ShiftBy": "group_admin.resets",
     "TopicPartition": "records",
 }
 
@@ -35,12 +38,15 @@ __all__ = [
     "AsyncReader",
     "Client",
     "Consumer",
+    "LagHistory",
+    "LastRecords",
     "Producer",
     "Reader",
     "Record",
     "RecordMetadata",
     "SendFuture",
     "SendReport",
+    "ShiftBy",
     "TopicPartition",
 ]
 
@@ -50,6 +56,8 @@ if TYPE_CHECKING:
     from octavo.client.messaging.api.consumer import AsyncConsumer
     from octavo.client.messaging.api.producer import AsyncProducer
     from octavo.client.messaging.api.reader import AsyncReader
+    from octavo.client.messaging.group_admin.lag import LagHistory
+    from octavo.client.messaging.group_admin.resets import LastRecords, ShiftBy
     from octavo.client.messaging.producing.bulk import SendReport
     from octavo.client.messaging.producing.futures import SendFuture
     from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition

@@ -20,7 +20,7 @@ _ERRORS: dict[Refusal, tuple[type[OctavoError], str]] = {
         "a member or instance id of {group} is empty or too long, or its subscription makes no "
         "sense: an assignor that does not exist, or a rebalance timeout that is not above 0",
     ),
-    Refusal.GROUP_ID_NOT_FOUND: (g.GroupIdNotFound, "there is no group {group}"),
+    Refusal.GROUP_ID_NOT_FOUND: (g.GroupIdNotFound, "there is no {group}"),
     Refusal.GROUP_LIMIT_REACHED: (
         g.GroupLimitReached,
         "the coordinator of {group} keeps as many groups as it may",

@@ -85,7 +85,7 @@ def test_a_method_in_by_hand_is_not_written_and_all_others_are() -> None:
     hand = gen_sync.by_hand()
     for twin in TWINS:
         text = (gen_sync.SYNC / f"{twin.module}.py").read_text(encoding="utf-8")
-        for name in hand[twin.bases[0]]:
+        for name in hand.get(twin.bases[0], ()):
             assert f"def {name}(" not in text
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.changes import Change, ask_any
 from octavo.client.messaging.api.descriptions import (
     BrokerDescription,
@@ -20,6 +19,7 @@ from octavo.client.messaging.api.descriptions import (
     ledger_of,
     topic_of,
 )
+from octavo.client.messaging.api.group_admin import AsyncGroupAdmin
 from octavo.client.messaging.cluster.calls import Call
 from octavo.client.messaging.reading.limits import (
     INT32_MAX,
@@ -55,14 +55,11 @@ LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncGroupAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.
     """
-
-    def __init__(self, binding: Binding) -> None:
-        self._binding = binding
 
     async def __aenter__(self) -> Self:
         return self

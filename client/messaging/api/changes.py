@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -10,12 +11,21 @@ import grpc
 from octavo.client.messaging.cluster.calls import Call, never_left
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.runtime.deadline import Deadline
-from octavo.runtime.errors import RetriableError, UnknownOutcome
+from octavo.runtime.errors import BrokerUnavailable, RetriableError, Throttled, UnknownOutcome
+from octavo.runtime.errors_of_groups import CoordinatorLoadInProgress, CoordinatorNotAvailable
 
 if TYPE_CHECKING:
     from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
 
 T = TypeVar("T")
+_NOTHING_DONE = (
+    BrokerUnavailable,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    Throttled,
+)
+"""Say that a coordinator did nothing. NotCoordinator is not here: one that lost its partition
+tells it whoever waits for a record whose fate it does not know."""
 
 
 class Change:
@@ -39,6 +49,18 @@ class Change:
                 raise
 
         return await ask_any(self._cluster, noted, self.deadline.left_s())
+
+    @contextmanager
+    def noting(self) -> Generator[None]:
+        """Around one attempt at a coordinator of groups: what it fails with may leave it unsure."""
+        try:
+            yield
+        except RetriableError as error:
+            if isinstance(lost := error.__cause__, grpc.aio.AioRpcError):
+                self.unsure |= not never_left(lost)
+            else:
+                self.unsure |= not isinstance(error, _NOTHING_DONE)
+            raise
 
     async def settle(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until the deadline; UnknownOutcome where its fate stays open."""

@@ -16,10 +16,10 @@ from octavo.client.messaging.api.descriptions import (
     LogDescription,
     TopicDescription,
 )
-from octavo.client.messaging.sync.by_hand import AdminByHand
+from octavo.client.messaging.sync.group_admin import GroupAdmin
 
 
-class Admin(AdminByHand):
+class Admin(GroupAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.

@@ -95,7 +95,11 @@ class Client(ClientByHand):
         """A consumer of all partitions of `topics`, or of those given to `assign()`."""
         self._thread.check()
         return Consumer(
-            self._thread, self._async.consumer(topics, group=group, **options), self._held
+            self._thread,
+            self._async.consumer(
+                topics if isinstance(topics, str) else list(topics), group=group, **options
+            ),
+            self._held,
         )
 
     def reader(
@@ -110,6 +114,11 @@ class Client(ClientByHand):
         self._thread.check()
         return Reader(
             self._thread,
-            self._async.reader(topics, start=start, partitions=partitions, **options),
+            self._async.reader(
+                topics if isinstance(topics, str) else list(topics),
+                start=start,
+                partitions=partitions,
+                **options,
+            ),
             self._held,
         )
