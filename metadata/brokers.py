@@ -10,10 +10,16 @@ from google.protobuf.message import DecodeError
 from octavo.metadata.directory import Directory
 from octavo.metadata.paths import Paths
 from octavo.metadata.registration import TAKEN_WAIT_S, Registration
+from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore
 from octavo.proto import records_pb2
 from octavo.runtime.clock import Clock, SystemClock
-from octavo.runtime.errors import IllegalStateError, MetadataCorrupt
+from octavo.runtime.errors import (
+    IllegalStateError,
+    KeyMissing,
+    MetadataCorrupt,
+    VersionConflict,
+)
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,40 @@ class BrokerDirectory:
         await self._directory.refresh()
 
 
+async def unregister(
+    store: MetadataStore, paths: Paths, broker: BrokerInfo, *, clock: Clock
+) -> bool:
+    """Delete the registration of one life of a broker that is to be replaced.
+
+    True: it is gone. False: another life is registered. Its process may live: it registers anew.
+    """
+    writes = SettledWrites(store, clock)
+    key = paths.broker(broker.broker_id)
+
+    def is_it(stored: bytes) -> bool:
+        return BrokerInfo.from_bytes(stored).process_nonce == broker.process_nonce
+
+    found = await writes.read(key)
+    if found is None:
+        return True
+    if not is_it(found.value):
+        return False
+    try:
+        await writes.delete(key, found.version, same_life=is_it)
+    except KeyMissing:
+        return True
+    except VersionConflict:
+        return False
+    return True
+
+
 class BrokerRegistrar:
-    """Keeps one broker registered, across sessions."""
+    """Keeps one broker registered, across sessions.
+
+    Args:
+        renewed: who the broker is when its registration is gone and made again.
+        on_present: called after it was made again.
+    """
 
     def __init__(
         self,
@@ -97,11 +135,19 @@ class BrokerRegistrar:
         *,
         clock: Clock,
         on_taken: Callable[[], None] | None = None,
+        renewed: Callable[[], BrokerInfo] | None = None,
+        on_present: Callable[[], None] | None = None,
     ) -> None:
         if not info.process_nonce:
             raise IllegalStateError("a broker registers with a process nonce (B-28)")
         self._registration = Registration(
-            store, paths.broker(info.broker_id), info.to_bytes(), clock=clock, on_taken=on_taken
+            store,
+            paths.broker(info.broker_id),
+            info.to_bytes(),
+            clock=clock,
+            on_taken=on_taken,
+            renewed=None if renewed is None else lambda: renewed().to_bytes(),
+            on_present=on_present,
         )
 
     @property
@@ -112,6 +158,10 @@ class BrokerRegistrar:
     async def register(self, taken_wait_s: float = TAKEN_WAIT_S) -> None:
         """Register; raises IllegalStateError when another process holds the id (B-28)."""
         await self._registration.establish(taken_wait_s)
+
+    async def stands(self) -> bool:
+        """Whether we were registered at some moment during the call."""
+        return await self._registration.stands()
 
     async def close(self) -> None:
         """Unregister."""

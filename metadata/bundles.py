@@ -7,6 +7,7 @@ partition are kept apart by ledger fencing and by the compare-and-set of the par
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,16 +83,17 @@ class BundleRegistry:
 
     async def owners(self) -> dict[int, BundleOwner]:
         """All owned bundles; unreadable ones are skipped (M-7): nobody else gets them."""
-        found: dict[int, BundleOwner] = {}
-        for name in await self._store.children(self._paths.bundles):
-            try:
-                owner = await self.owner(int(name)) if name.isdecimal() else None
-            except MetadataCorrupt as error:  # M-7: alarm, skip, go on
-                _log.error("bundle-owner-unreadable", bundle=name, cause=error.cause)
-                continue
-            if owner is not None:
-                found[int(name)] = owner
-        return found
+        names = await self._store.children(self._paths.bundles)
+        bundles = [int(name) for name in names if name.isdecimal()]
+        owners = await asyncio.gather(*map(self._readable_owner, bundles))
+        return {bundle: owner for bundle, owner in zip(bundles, owners, strict=True) if owner}
+
+    async def _readable_owner(self, bundle: int) -> BundleOwner | None:
+        try:
+            return await self.owner(bundle)
+        except MetadataCorrupt as error:  # M-7: alarm, skip, go on
+            _log.error("bundle-owner-unreadable", bundle=bundle, cause=error.cause)
+            return None
 
     async def release(self, bundle: int, me: BundleOwner) -> None:
         """Give the bundle up if it is ours; nothing happens when it is not."""

@@ -38,6 +38,11 @@ class Registration:
     """Keeps `key` = `value` present, bound to the store's session, until `withdraw()`.
 
     `value` must contain a nonce unique to this process, so that equal bytes mean "ours".
+
+    Args:
+        renewed: gives the value of the next registration when this one is gone; without it the key
+            is made again as it was.
+        on_present: called after the key was made again.
     """
 
     def __init__(
@@ -48,6 +53,8 @@ class Registration:
         *,
         clock: Clock,
         on_taken: Callable[[], None] | None = None,
+        renewed: Callable[[], bytes] | None = None,
+        on_present: Callable[[], None] | None = None,
     ) -> None:
         self.key = key
         self.value = value
@@ -55,6 +62,8 @@ class Registration:
         self._clock = clock
         self._writes = SettledWrites(store, clock)
         self._on_taken = on_taken
+        self._renewed = renewed
+        self._on_present = on_present
         self._check = asyncio.Event()
         self._tasks = TaskOwner("registration")
         self._unsubscribe: list[Callable[[], None]] = []
@@ -73,6 +82,13 @@ class Registration:
         ]
         self._check.set()  # it may have gone before the watch was set
         self._tasks.spawn(self._keep(), name=f"keep {self.key}")
+
+    async def stands(self) -> bool:
+        """Whether our key was there at some moment during the call; raises MetadataUnavailable."""
+        value = self.value
+        await self._store.barrier()
+        found = await self._store.get(self.key)
+        return found is not None and found.value == value
 
     async def withdraw(self) -> None:
         """Stop keeping the key and delete it if it is still ours.
@@ -112,7 +128,11 @@ class Registration:
                     continue
                 self.present = False
                 _log.warning("registering-again", key=self.key)
+                if self._renewed is not None:
+                    self.value = self._renewed()
                 await self._create(TAKEN_WAIT_S)
+                if self._on_present is not None:
+                    self._on_present()
             except (
                 IllegalStateError
             ):  # held by another process for too long, or our store is closed

@@ -39,7 +39,10 @@ class BrokerConfig(FrozenSettings):
     unload_deadline_s: float = Field(default=60.0, gt=0)
     """O-3: an unload that takes longer is abandoned; fencing protects the data."""
     session_timeout_s: float = Field(default=6.0, gt=0)
-    """A broker that is silent for so long loses its partitions to others."""
+    """A broker whose session is silent for so long loses its partitions, whoever else lives."""
+    suspect_after_s: float = Field(default=1.5, gt=0)
+    """A broker that answers no heartbeat for so long is replaced by others; one whose process is
+    gone at once."""
 
     ensemble_size: int = Field(default=3, ge=1, le=64)
     """Bookies that one ledger is spread over (E)."""

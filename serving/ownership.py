@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
@@ -20,21 +21,12 @@ from octavo.runtime.errors import MetadataUnavailable, NotLeader, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
+from octavo.serving.liveness.standing import Standing
+from octavo.serving.owner_hints import OwnerHints
 from octavo.serving.placement import excess, preferred_owners
 
-REFRESH_PAUSE_S = 0.1
-"""Watch events within this time are answered by one refresh of the owner hints (F143)."""
 REACQUIRE_RETRY_S = 0.5
 BALANCE_STEP_S = 1.0
-PULSE_S = 0.25
-"""How often the process proves to itself that it was not paused (F148)."""
-CERTAIN_SHARE = 3
-"""The session is in doubt after this part of its timeout without contact. The stores notice a cut
-after two thirds of it at the latest, so that doubt begins before the session can have ended.
-"""
-CONFIRM_S = 1.0
-"""How long the metadata store has to confirm the session."""
-
 _log = get_logger("octavo.serving.ownership")
 
 
@@ -65,7 +57,7 @@ class Ownership:
 
     def __init__(
         self,
-        me: BrokerInfo,
+        standing: Standing,
         *,
         store: MetadataStore,
         registry: BundleRegistry,
@@ -74,8 +66,7 @@ class Ownership:
         clock: Clock,
         events: BundleEvents,
     ) -> None:
-        self._me = me
-        self._mine = BundleOwner(me.broker_id, me.address, me.process_nonce)
+        self._standing = standing
         self._store = store
         self._registry = registry
         self._brokers = brokers
@@ -86,15 +77,9 @@ class Ownership:
         self._held: set[int] = set()
         self._lost: set[int] = set()  # held when the session ended, not acquired again yet
         self._closing: set[int] = set()
-        self._hints: dict[int, BundleOwner] = {}
+        self._hints = OwnerHints(registry, clock, self._take_orphans)
         self._acquiring: dict[int, asyncio.Task[bool | OctavoError]] = {}
-        self._hints_dirty = asyncio.Event()
         self._session_changed = asyncio.Event()
-        self._pulse_s = clock.monotonic()
-        """When this process ran last, and could have noticed that its session ended."""
-        self._confirmed_s = self._pulse_s
-        """When the session surely lived."""
-        self._confirming: asyncio.Task[bool] | None = None
         self._stopping = False
         self._unsubscribe: list[Callable[[], None]] = []
 
@@ -102,21 +87,20 @@ class Ownership:
 
     async def start(self) -> None:
         """Follow owners, brokers and the session."""
-        self._unsubscribe = [
-            self._registry.watch(self._hints_dirty.set),
-            self._store.on_session(self._on_session),
-        ]
-        self._hints = await self._registry.owners()
-        self._tasks.spawn(self._follow_hints(), name="hints")
+        self._unsubscribe = [self._store.on_session(self._on_session)]
+        self._standing.replaced = self._replaced
+        self._standing.registered = self._session_changed.set
+        await self._hints.start()
         self._tasks.spawn(self._follow_session(), name="session")
         self._tasks.spawn(self._balance(), name="balance")
-        self._tasks.spawn(self._pulse(), name="pulse")
+        self._tasks.spawn(self._follow_brokers(), name="brokers")
 
     async def close(self) -> None:
         """Release every bundle; their partitions were unloaded before."""
         self._stopping = True  # nothing is acquired any more
         for unsubscribe in self._unsubscribe:
             unsubscribe()
+        await self._hints.close()
         await self._tasks.close()
         held, self._held = sorted(self._held | self._closing), set()
         for bundle in held:
@@ -128,48 +112,35 @@ class Ownership:
 
     # --- questions ----------------------------------------------------------------------------
 
+    @property
+    def _me(self) -> BrokerInfo:
+        return self._standing.me
+
+    @property
+    def _mine(self) -> BundleOwner:
+        """What is stored for a bundle of ours."""
+        me = self._standing.me
+        return BundleOwner(me.broker_id, me.address, me.process_nonce)
+
     def owns(self, bundle: int) -> bool:
         """Whether partitions of the bundle may be served right now (G3).
 
-        Not after a pause as long as the session, until the store confirmed it: somebody else may
-        own the bundle since (F148).
+        Not after a pause in which this broker may have been replaced, until the store said that it
+        was not (F148).
         """
-        paused_s = self._clock.monotonic() - self._pulse_s
-        return bundle in self._held and paused_s < self._config.session_timeout_s
+        return bundle in self._held and not self._standing.is_paused()
 
     def certain(self) -> bool:
-        """Whether the session surely lives: nobody else can own what is held here.
+        """Whether nobody else can own what is held here; see `Standing`.
 
         False while the metadata store is away, and after a pause of this process; then answers
         about the end of a log need a proof of their own (design.md §12).
         """
-        doubt_s = self._config.session_timeout_s / CERTAIN_SHARE
-        return self._clock.monotonic() - self._confirmed_s < doubt_s
+        return self._standing.certain()
 
     async def confirm(self) -> bool:
-        """Ask the metadata store; True when the session lived at some moment during the call."""
-        if self._stopping or self._store.session_state is not SessionState.CONNECTED:
-            return False
-        if self._confirming is None:
-            self._confirming = self._tasks.spawn(self._ask_store(), name="confirm")
-        task = self._confirming
-        await asyncio.wait({task})
-        return not task.cancelled() and task.result()
-
-    async def _ask_store(self) -> bool:
-        asked_s, session = self._clock.monotonic(), self._store.session_id
-        try:
-            async with asyncio.timeout(CONFIRM_S):
-                await self._store.barrier()
-        except (OctavoError, TimeoutError):
-            return False
-        finally:
-            self._confirming = None
-        if self._store.session_id != session:
-            return False
-        self._confirmed_s = max(self._confirmed_s, asked_s)
-        self._pulse_s = max(self._pulse_s, asked_s)
-        return self._store.session_state is SessionState.CONNECTED
+        """Ask the metadata store; True when this broker was not replaced before the call."""
+        return not self._stopping and await self._standing.confirm()
 
     @property
     def held(self) -> frozenset[int]:
@@ -204,7 +175,7 @@ class Ownership:
             raise NotLeader(f"bundle {bundle} is moving, ask again")
         owner = await self._registry.owner(bundle)
         if owner is not None and owner != self._mine:
-            self._hints[bundle] = owner
+            self._hints.seen(bundle, owner)
             return Located(owner.broker_id, owner.address, redirect=False)
         chosen = self.preferred(bundle)
         if owner is None and chosen.broker_id != self._me.broker_id:
@@ -227,15 +198,16 @@ class Ownership:
         return result
 
     async def _acquire(self, bundle: int) -> bool | OctavoError:
-        session = self._store.session_id
+        session, mine = self._store.session_id, self._mine
         try:
-            if not await self._registry.acquire(bundle, self._mine):
+            if not await self._registry.acquire(bundle, mine):
                 return False
             # A session that ended meanwhile took the key with it.
-            if self._store.session_id != session or self._closing & {bundle}:
+            changed = self._store.session_id != session or self._mine != mine
+            if changed or self._closing & {bundle}:
                 return False
             self._held.add(bundle)
-            self._hints[bundle] = self._mine
+            self._hints.seen(bundle, mine)
             return True
         except OctavoError as error:
             return error
@@ -244,16 +216,30 @@ class Ownership:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def _follow_hints(self) -> None:
+    async def _follow_brokers(self) -> None:
         while True:
-            await self._hints_dirty.wait()
-            self._hints_dirty.clear()
-            try:
-                self._hints = await self._registry.owners()
-            except OctavoError as error:
-                _log.info("owner-hints-not-refreshed", cause=error.cause)
-                self._hints_dirty.set()
-            await self._clock.sleep(REFRESH_PAUSE_S)
+            await self._brokers.wait_changed()
+            self._take_orphans()
+
+    def _take_orphans(self) -> None:
+        """Take at once what lost its owner and is for this broker: no lookup is waited for."""
+        busy = self._held | self._closing | self._lost | self._acquiring.keys()
+        for bundle in sorted(self._hints.orphans - busy):
+            if not self._stopping and self.preferred(bundle).broker_id == self._me.broker_id:
+                self._tasks.spawn(self._take(bundle), name=f"take {bundle}")
+
+    async def _take(self, bundle: int) -> None:
+        try:
+            if await self.acquire(bundle):
+                _log.info("bundle-taken", bundle=bundle)
+        except OctavoError as error:  # a lookup tries again
+            _log.info("bundle-not-taken", bundle=bundle, cause=error.cause)
+
+    def _replaced(self) -> None:
+        """Another broker may own everything by now; what it does not have is taken back (O-5)."""
+        self._lost |= self._held
+        self._held.clear()
+        self._events.suspended()
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -267,36 +253,26 @@ class Ownership:
         while True:
             await self._session_changed.wait()
             self._session_changed.clear()
-            while self._lost and self._store.session_state is SessionState.CONNECTED:
+            while self._lost and self._may_take_back:
                 try:
                     await self._take_back(min(self._lost))
                 except OctavoError as error:
                     _log.info("bundle-not-taken-back", cause=error.cause)
                     await self._clock.sleep(REACQUIRE_RETRY_S)
 
-    async def _pulse(self) -> None:
-        timeout_s = self._config.session_timeout_s
-        while True:
-            await self._clock.sleep(min(PULSE_S, timeout_s / 12))
-            now_s = self._clock.monotonic()
-            paused_s = now_s - self._pulse_s
-            paused = paused_s >= timeout_s
-            if not paused:
-                self._pulse_s = now_s
-            if self._store.session_state is not SessionState.CONNECTED:
-                continue
-            if self.certain() and not paused:
-                self._confirmed_s = now_s
-            elif self._confirming is None:
-                _log.info("session-in-doubt", silent_s=round(now_s - self._confirmed_s, 1))
-                self._confirming = self._tasks.spawn(self._ask_store(), name="confirm")
+    @property
+    def _may_take_back(self) -> bool:
+        connected = self._store.session_state is SessionState.CONNECTED
+        return connected and self._standing.is_registered
 
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""
-        session = self._store.session_id
-        if await self._registry.acquire(bundle, self._mine):
+        session, mine = self._store.session_id, self._mine
+        for nonce in self._standing.former:  # of an earlier life that nobody took away yet
+            await self._registry.evict(bundle, replace(mine, process_nonce=nonce))
+        if await self._registry.acquire(bundle, mine):
             await self._events.revalidate(bundle)
-            if self._store.session_id != session:
+            if self._store.session_id != session or self._mine != mine:
                 raise MetadataUnavailable("the session changed again")
             self._held.add(bundle)
         else:
@@ -331,8 +307,7 @@ class Ownership:
         try:
             await self._events.unload(bundle)
             await self._registry.release(bundle, self._mine)
-            if self._hints.get(bundle) == self._mine:  # else its next owner was seen meanwhile
-                del self._hints[bundle]
+            self._hints.gone(bundle, self._mine)
         except OctavoError as error:
             _log.warning("bundle-not-released", bundle=bundle, cause=error.cause)
         finally:

@@ -12,8 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from octavo.metadata.bookies import CookieCatalog
-from octavo.metadata.brokers import BrokerDirectory, BrokerInfo, BrokerRegistrar
-from octavo.metadata.bundles import BundleRegistry
+from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
 from octavo.metadata.connect import root_of
 from octavo.metadata.paths import Paths
 from octavo.metadata.producer_ids import ProducerIdAllocator
@@ -32,6 +31,7 @@ from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
 from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.ledger_storage import LedgerStorage
+from octavo.serving.liveness.membership import Membership
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
@@ -39,6 +39,7 @@ from octavo.serving.services.cluster import ClusterService
 from octavo.serving.services.finding import FindingService
 from octavo.serving.services.groups import GroupService
 from octavo.serving.services.log import LogService
+from octavo.serving.services.peers import PeerService
 from octavo.serving.services.rpc import Service
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
@@ -50,6 +51,7 @@ from octavo.serving.topic_directory import TopicDirectory
 
 SERVICE = "octavo.broker.Broker"
 GROUP_SERVICE = "octavo.coordinator.Groups"
+PEERS = "octavo.peers.Peers"
 RESUME_DELETIONS_TICKS = 60
 
 _log = get_logger("octavo.serving.server")
@@ -116,7 +118,7 @@ class BrokerServer:
         """Names to look at; at most the cached ones and the served ones."""
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
-        self._registrar: BrokerRegistrar | None = None
+        self._member: Membership | None = None
         self._ownership: Ownership | None = None
 
     def _deps(self) -> PartitionDeps:
@@ -171,10 +173,19 @@ class BrokerServer:
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
         await self._brokers.start()
-        self._ownership = Ownership(
+        member = self._member = Membership(
             me,
             store=self._store,
-            registry=BundleRegistry(self._store, self._paths, clock=self._clock),
+            paths=self._paths,
+            brokers=self._brokers,
+            config=config,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
+        self._ownership = Ownership(
+            member.standing,
+            store=self._store,
+            registry=member.bundles,
             brokers=self._brokers,
             config=config,
             clock=self._clock,
@@ -192,18 +203,18 @@ class BrokerServer:
             for name, handler in service.handlers().items()
         }
         groups = GroupService(self._groups, config, self._clock)
+        peers = PeerService(member.standing, self._clock)
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
                 grpc.method_handlers_generic_handler(GROUP_SERVICE, groups.handlers()),
+                grpc.method_handlers_generic_handler(PEERS, peers.handlers()),
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._set_health(serving=False)  # until registered
         await server.start()
-        self._registrar = BrokerRegistrar(self._store, self._paths, me, clock=self._clock)
-        await self._registrar.register()
-        await self._brokers.refresh()
+        await member.join()
         self._groups.start()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
@@ -247,14 +258,16 @@ class BrokerServer:
         await self._tasks.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
-                if self._registrar is not None:
-                    await self._registrar.close()
+                if self._member is not None:
+                    await self._member.leave()
                 await self.registry.close()
                 if self._ownership is not None:
                     await self._ownership.close()
         except TimeoutError:
             _log.warning("broker-stops-late", broker=self.config.broker_id)
         await self._groups.close()
+        if self._member is not None:
+            await self._member.close()
         if self._server is not None:
             await self._server.stop(grace=0.5)
         await self._store_answers.close()

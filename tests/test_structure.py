@@ -112,6 +112,7 @@ CORES = (
     "serving/groups/state.py",
     "serving/groups/topics.py",
     "serving/groups/values.py",
+    "serving/liveness/suspicion.py",
     "serving/partition/actions.py",
     "serving/partition/core.py",
     "serving/partition/intake.py",

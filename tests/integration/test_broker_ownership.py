@@ -240,8 +240,8 @@ async def test_f148_paused_process_serves_nothing_until_its_session_is_confirmed
     client = await cluster.broker("broker-1")
     await create_topic(client, partitions=1)
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
-    ownership = cluster.servers[0].ownership
-    ownership._pulse_s -= 60  # pyright: ignore[reportPrivateUsage]
+    standing = cluster.servers[0].ownership._standing  # pyright: ignore[reportPrivateUsage]
+    standing._pulse_s -= 60  # pyright: ignore[reportPrivateUsage]
     fetched = await client.fetch(fetch_of(0))
     assert fetched.partitions[0].error.code == "NOT_LEADER"
     assert await read_values(cluster, 0) == [b"a"]  # soon confirmed
@@ -423,7 +423,8 @@ async def test_a_bundle_given_away_late_does_not_hide_its_next_owner(cluster: Lo
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
     ownership = cluster.servers[0].ownership
     (bundle,) = ownership.held
-    ownership._hints[bundle] = BundleOwner("broker-2", "127.0.0.1:2", b"n")  # pyright: ignore[reportPrivateUsage]
+    next_owner = BundleOwner("broker-2", "127.0.0.1:2", b"n")
+    ownership._hints.seen(bundle, next_owner)  # pyright: ignore[reportPrivateUsage]
     await ownership._give_away(bundle)  # pyright: ignore[reportPrivateUsage]
     hint = ownership.hint(bundle)
     assert hint is not None
