@@ -60,6 +60,13 @@ class BrokerConfig(FrozenSettings):
     """A segment of this size is closed and the next one begun; `segment.bytes` of a topic."""
     segment_ms: int = Field(default=604_800_000, ge=1_000)
     """The same by age; `segment.ms` of a topic."""
+    retention_ms: int = Field(default=604_800_000, ge=-1)
+    """Records are deleted so long after they were appended, in whole closed segments; -1: never.
+    The default of `retention.ms`, also of topics that were created without it."""
+    retention_bytes: int = Field(default=-1, ge=-1)
+    """A partition larger than this loses its oldest segments; -1: never. `retention.bytes`."""
+    retention_check_interval_ms: int = Field(default=300_000, ge=100)
+    """How often each partition is looked at for records that are to be deleted."""
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)
     """Smallest `segment.bytes` a topic may ask for (F071); tests lower it to 64 KiB."""
     timestamp_after_max_ms: int = Field(default=3_600_000, ge=0)

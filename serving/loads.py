@@ -103,7 +103,7 @@ class PartitionLoads:
     async def open(self, topic: Topic, partition: int, bundle: int) -> OctavoError | None:
         """Open the partition and serve it; returns why it is not served."""
         name = PartitionName(topic.name, topic.topic_id, partition)
-        settings = settings_of(topic.config, self._config)
+        settings = settings_of(topic.config, self._config, internal=topic.name.startswith("__"))
         shell = PartitionShell(name, settings, self._deps, on_gone=self._on_gone)
         try:
             async with asyncio.timeout(self._config.recovery_timeout_s):

@@ -136,6 +136,10 @@ class PartitionRegistry:
             raise NotLeader(f"{topic}-{partition} moved while it was loaded")
         return shell
 
+    def is_open(self, topic: str, partition: int) -> bool:
+        """Whether the partition is in the table of those that are served."""
+        return (topic, partition) in self._served.by_key
+
     def start_loading(self, topic: Topic, partition: int) -> None:
         """Begin to load a partition that clients will soon ask for, if its bundle is ours."""
         bundle = self.bundle(topic.topic_id, partition)

@@ -222,6 +222,8 @@ class RollReason(Enum):
     WRITER = "writer"
     """The ledger writer asks: degraded and bookies are back, or too many ensemble changes (M-6)."""
     ASKED = "asked"
+    EXPIRED = "expired"
+    """All of it is past retention (R3)."""
     UNLOAD = "unload"
 
 

@@ -35,6 +35,7 @@ from octavo.serving.liveness.membership import Membership
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
+from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
 from octavo.serving.services.finding import FindingService
 from octavo.serving.services.groups import GroupService
@@ -218,6 +219,16 @@ class BrokerServer:
         self._groups.start()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
+        rounds = RetentionRounds(
+            self._topic_catalog,
+            self._partitions,
+            self.registry,
+            self._ownership,
+            config=config,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
+        self._tasks.spawn(rounds.run(), name="retention")
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 

@@ -1,7 +1,7 @@
 """Topic settings: Kafka's dotted names, validated before a topic is created (F140).
 
 `parse_topic_config` is the only door: unknown names, impossible values and promises that this
-version cannot keep (retention, compaction) are InvalidConfig with a hint, replication errors are
+version cannot keep (compaction) are InvalidConfig with a hint, replication errors are
 InvalidReplicationFactor. Stored settings are parsed leniently by `settings_of`, so that a record
 written by another build never stops a partition from loading.
 """
@@ -21,6 +21,7 @@ from octavo.proto.batch import (
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.config import BrokerConfig
+from octavo.serving.retention import UNLIMITED
 
 _INT64_MAX = (1 << 63) - 1
 MAX_VALUE_CHARS = 1_000
@@ -31,6 +32,10 @@ class TopicSettings(NamedTuple):
 
     segment_bytes: int
     segment_ms: int
+    retention_ms: int
+    """-1: no record goes by its age."""
+    retention_bytes: int
+    """Of one partition; -1: no record goes by the size of the log."""
     replication_factor: int
     min_insync_replicas: int
     timestamp_after_max_ms: int
@@ -77,12 +82,9 @@ def _only(works: str, why: str) -> Callable[[str, str, BrokerConfig], str]:
     return parse
 
 
-_KEEPS_ALL = "this version deletes no records by age or size"
-
-
 _SETTINGS: dict[str, _Setting] = {
-    "retention.ms": _Setting("", _only("-1", _KEEPS_ALL)),
-    "retention.bytes": _Setting("", _only("-1", _KEEPS_ALL)),
+    "retention.ms": _Setting("retention_ms", _between(UNLIMITED, _INT64_MAX)),
+    "retention.bytes": _Setting("retention_bytes", _between(UNLIMITED, _INT64_MAX)),
     "segment.bytes": _Setting("segment_bytes", _segment_bytes),
     "segment.ms": _Setting("segment_ms", _between(1_000, _INT64_MAX)),
     "cleanup.policy": _Setting("", _only("delete", "this version compacts nothing")),
@@ -92,6 +94,8 @@ _SETTINGS: dict[str, _Setting] = {
     "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
 }
 
+_DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
+"""Settings that say what goes."""
 TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
 
 
@@ -100,6 +104,8 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
     return TopicSettings(
         segment_bytes=broker.segment_bytes,
         segment_ms=broker.segment_ms,
+        retention_ms=broker.retention_ms,
+        retention_bytes=broker.retention_bytes,
         replication_factor=broker.write_quorum,
         min_insync_replicas=broker.ack_quorum,
         timestamp_after_max_ms=broker.timestamp_after_max_ms,
@@ -166,9 +172,18 @@ def check_replication(settings: TopicSettings, live_bookies: int) -> None:
         )
 
 
-def settings_of(stored: Mapping[str, str], broker: BrokerConfig) -> TopicSettings:
-    """Settings of an existing topic; values this build cannot use fall back to the default."""
+def settings_of(
+    stored: Mapping[str, str], broker: BrokerConfig, *, internal: bool = False
+) -> TopicSettings:
+    """Settings of an existing topic; values this build cannot use fall back to the default.
+
+    What an `internal` topic holds is the state of something: nothing goes unless it says so.
+    """
     usable: dict[str, str] = {}
+    keeps_all = {"retention.ms": str(UNLIMITED), "retention.bytes": str(UNLIMITED)}
+    keeping: dict[str, str] = {}
+    if internal:
+        usable |= keeps_all
     for name, text in stored.items():
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -176,9 +191,11 @@ def settings_of(stored: Mapping[str, str], broker: BrokerConfig) -> TopicSetting
         try:
             setting.parse(name, text, broker)
         except InvalidConfig:
+            if name in _DELETES:
+                keeping |= keeps_all  # what is to stay is not known here: nothing goes
             continue
         usable[name] = text
     try:
-        return parse_topic_config(usable, broker)
+        return parse_topic_config(usable | keeping, broker)
     except InvalidConfig:
-        return default_settings(broker)
+        return parse_topic_config(keeps_all, broker)

@@ -6,7 +6,8 @@ import random
 from abc import ABC, abstractmethod
 
 from octavo.metadata.topics import PartitionState
-from octavo.proto.segment_entries import is_snapshot
+from octavo.proto.batch import decode_header
+from octavo.proto.segment_entries import is_batch, is_snapshot
 from octavo.runtime.errors import (
     MetadataUnavailable,
     NotLeader,
@@ -17,9 +18,10 @@ from octavo.runtime.errors import (
 )
 from octavo.serving.partition.actions import Action, Trim
 from octavo.serving.partition.core import PartitionCore, PartitionStateName
+from octavo.serving.partition.retention import RETENTION
 from octavo.serving.partition.trims import TO_THE_END
 from octavo.serving.segments import trimmed
-from tests.partition_truth import BrokenRule, Truth, require
+from tests.partition_truth import LIMITS, BrokenRule, Truth, require
 
 
 class AskedWorld(Truth, ABC):
@@ -28,6 +30,7 @@ class AskedWorld(Truth, ABC):
     core: PartitionCore
     rng: random.Random
     metadata: bool
+    now_s: float
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +62,7 @@ class AskedWorld(Truth, ABC):
         if isinstance(outcome, int):
             require(outcome == self.core.log.high_watermark, "a roll tells the high watermark")
             ends = [one.end_offset for one in self.list.segments if one.end_offset is not None]
-            closed = max(ends, default=0)
+            closed = max((*ends, self.list.log_start_offset))
             require(closed >= max(self.rolls), "a roll is over when the closed part is listed")
         self.rolls.clear()
         self.tally["rolls"] += 1
@@ -107,6 +110,36 @@ class AskedWorld(Truth, ABC):
         if not self.metadata:
             raise MetadataUnavailable("silent")
 
+    def retain(self) -> None:
+        """The broker's housekeeping, of a partition that is served."""
+        core = self.core
+        self.perform(core.retention.tick(self.list.segments, core.segment, self.now_ms, self.now_s))
+
+    def check_that_it_empties(self) -> None:
+        """R3: in an honest world an idle partition keeps no batch on any bookie."""
+        if self.core.state is not PartitionStateName.SERVING or self.is_lost:
+            return
+        self.now_s += LIMITS.retention.rule.age_ms / 1000 + 1
+        self.settle()
+        if self.core.state is PartitionStateName.SERVING:
+            kept = [one for held in self.listed() for one in held.entries if is_batch(one)]
+            require(not kept, "past retention, and still there (R3)")
+            require(len(self.list.segments) == 1, "one ledger holds the snapshot")
+
+    def check_retention(self, start: int) -> None:
+        """R1, R2: what goes by the rule is past it."""
+        rule = LIMITS.retention.rule
+        left = [one for one in self.list.segments if (one.end_offset or start + 1) > start]
+        size_bytes = sum(len(e) for one in left for e in self.ledgers[one.ledger_id].entries)
+        for one in self.list.segments:
+            if one.end_offset is None or not self.list.log_start_offset < one.end_offset <= start:
+                continue
+            entries = self.ledgers[one.ledger_id].entries
+            times = [decode_header(e).append_time_ms for e in entries if is_batch(e)]
+            newest = max(times, default=0)
+            is_old = newest + rule.age_ms < self.now_ms
+            require(is_old or size_bytes >= rule.size_bytes, "kept by the rule, and cut off")
+
     def finish_trim(self, work: Trim) -> None:
         """As `SegmentChain.trim` does."""
         self.reach_list()
@@ -120,6 +153,9 @@ class AskedWorld(Truth, ABC):
         if wanted != self.list:
             is_told = not self.fails(0.4)
             if is_told or self.rng.random() < 0.5:
+                if work.reason == RETENTION:
+                    self.check_retention(wanted.log_start_offset)
+                    self.tally["retention"] += 1
                 self.adopt_trim(wanted)
             if not is_told:
                 raise UnknownOutcome("the reply was lost")

@@ -459,6 +459,7 @@ class World(AskedWorld):
             self.core.tick(self.now_ms, self.now_s, writer_wants=False, has_trash=has_trash)
         )
         if self.core.state is PartitionStateName.SERVING:
+            self.retain()
             oldest_s = self.now_s - LIMITS.bounds.produce_timeout_s
             late = [one for one in self.sent if not one.answers and one.at_s < oldest_s]
             require(not late, "kept waiting longer than may be")
@@ -546,6 +547,7 @@ class World(AskedWorld):
         )
         require(is_told, f"healed, and nothing is stored: {answer}")
         self.check_trim_to_the_end()
+        self.check_that_it_empties()
 
     def check_left(self) -> None:
         """And what a successor finds."""

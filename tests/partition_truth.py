@@ -22,7 +22,7 @@ from octavo.runtime.errors import (
     UnknownTopic,
 )
 from octavo.runtime.ids import EntryId, LedgerId
-from octavo.serving.partition.limits import Bounds, Limits
+from octavo.serving.partition.limits import Bounds, Limits, RetentionLimits
 from octavo.serving.partition.log import (
     ACKS_ALL,
     ACKS_ONE,
@@ -32,6 +32,7 @@ from octavo.serving.partition.log import (
     Reply,
 )
 from octavo.serving.partition.open_segment import SnapshotLimits
+from octavo.serving.retention import RetentionRule
 from octavo.serving.segments import RollLimits, first_state
 from octavo.serving.topic_config import parse_topic_config
 from tests.serving_rig import NAME, make_batch, make_config
@@ -43,6 +44,7 @@ LIMITS = Limits(
     SnapshotLimits(records=6, size_bytes=1500, interval_ms=3_000),
     ack_quorum=QUORUM.ack,
     index_interval_bytes=200,
+    retention=RetentionLimits(RetentionRule(4_000, 5_000), check_interval_ms=1_000),
 )
 SETTINGS = parse_topic_config({}, make_config())
 PRODUCER_ID = 9

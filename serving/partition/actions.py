@@ -122,6 +122,7 @@ class Trim(NamedTuple):
 
     log_start: int
     open_snapshot: LedgerId | None
+    reason: str
 
 
 Work = Recover | Close | Publish | Trim

@@ -57,6 +57,7 @@ from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionL
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
+from octavo.serving.partition.retention import Retention
 from octavo.serving.partition.rolls import RollPlan
 from octavo.serving.partition.snapshots import SnapshotMaker
 from octavo.serving.partition.trims import Trims
@@ -110,6 +111,14 @@ class PartitionCore:
         self._rolls = RollPlan(limits.roll, world)
         self._snapshots = SnapshotMaker(name, self.log, producers)
         self.trims = Trims(self.log)
+        self.retention = Retention(
+            limits.retention,
+            log=self.log,
+            trims=self.trims,
+            rolls=self._rolls,
+            world=world,
+            spread=limits.spread,
+        )
         self.segment: OpenSegment | None = None
         """Listed, its end not known yet."""
         self.sealed: Segment | None = None
@@ -266,7 +275,9 @@ class PartitionCore:
                 )
             if segment.ends is not None:
                 return self._towards_end(segment, segment.ends, now_ms)
-        elif self.log.queued and self.state is PartitionStateName.SERVING:
+        elif (self.log.queued or self.retention.wants_ledger) and (
+            self.state is PartitionStateName.SERVING
+        ):
             return [Publish(self.sealed, True, self.log.high_watermark)]
         if self.sealed is not None:
             return [Publish(self.sealed, False, self.log.high_watermark)]
@@ -308,6 +319,8 @@ class PartitionCore:
         if self._is_closed:
             return []
         self.sealed = None
+        self._rolls.listed()
+        self.retention.listed(has_ledger=ledger_id is not None)
         actions: list[Action] = []
         if ledger_id is not None:
             self._intake.no_ledger = False
@@ -330,6 +343,7 @@ class PartitionCore:
         """A recovery or a list write failed: try again, or give up when it can never succeed."""
         if not error.retriable or isinstance(error, NotLeader):
             return self.give_up(error)
+        self.retention.failed()
         actions: list[Action] = [*self._rolls.answered(error), *self.trims.answered(error)]
         if isinstance(error, NotEnoughBookies | NotEnoughReplicas):
             # Queued batches are in no ledger: that may be said (A6, A8).

@@ -49,8 +49,6 @@ from octavo.serving.partition.watchers import Watchers
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
-TRIMMED = "trimmed"
-"""Why a ledger that fell below the log's start lies in the trash."""
 
 _log = get_logger("octavo.serving.partition")
 
@@ -230,8 +228,8 @@ class PartitionDriver:
                     sealed=sealed, open_new=open_new, base_offset=base_offset
                 )
                 self._listed(writer)
-            case Trim(log_start, open_snapshot):
-                await self._chain.trim(log_start, open_snapshot, TRIMMED)
+            case Trim(log_start, open_snapshot, reason):
+                await self._chain.trim(log_start, open_snapshot, reason)
                 self.perform(self.core.trims.done())
 
     async def _close(self, footer: bytes, reason: str) -> None:
@@ -262,14 +260,21 @@ class PartitionDriver:
 
     def tick(self) -> None:
         """Once a second."""
+        now_ms, now_s, core, state = (
+            self._clock.wall_ms(),
+            self._clock.monotonic(),
+            self.core,
+            self._chain.state,
+        )
         self.perform(
-            self.core.tick(
-                self._clock.wall_ms(),
-                self._clock.monotonic(),
+            core.tick(
+                now_ms,
+                now_s,
                 writer_wants=self._writer_wants,
-                has_trash=bool(self._chain.state.trash),
+                has_trash=bool(state.trash),
             )
         )
+        self.perform(core.retention.tick(state.segments, core.segment, now_ms, now_s))
 
     def roll(self) -> asyncio.Future[int]:
         """Ask for a roll; the result is the high watermark after it."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from octavo.metadata.ledger_record import Quorum
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition.open_segment import SnapshotLimits
+from octavo.serving.retention import RetentionRule
 from octavo.serving.segments import RollLimits
 from octavo.serving.topic_config import TopicSettings
 
@@ -24,6 +25,13 @@ class Bounds(NamedTuple):
     produce_timeout_s: float
 
 
+class RetentionLimits(NamedTuple):
+    """What is kept, and how often is looked for what is not."""
+
+    rule: RetentionRule
+    check_interval_ms: int
+
+
 class Limits(NamedTuple):
     """The bounds and intervals of one partition."""
 
@@ -32,6 +40,9 @@ class Limits(NamedTuple):
     snapshot: SnapshotLimits
     ack_quorum: int
     index_interval_bytes: int
+    retention: RetentionLimits
+    spread: float = 0.0
+    """0..1: where in an interval this partition begins."""
 
 
 def quorum_of(settings: TopicSettings, config: BrokerConfig) -> Quorum:
@@ -41,8 +52,8 @@ def quorum_of(settings: TopicSettings, config: BrokerConfig) -> Quorum:
     return Quorum(max(copies, ensemble), copies, settings.min_insync_replicas)
 
 
-def limits_of(settings: TopicSettings, config: BrokerConfig, *, age_jitter: float) -> Limits:
-    """The limits of one partition; `age_jitter`: 0 to `AGE_JITTER_MAX`."""
+def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -> Limits:
+    """The limits of one partition; `spread`: 0 to 1, drawn for each."""
     return Limits(
         Bounds(
             config.partition_pending_batches,
@@ -54,7 +65,7 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, age_jitter: floa
             settings.segment_bytes,
             settings.segment_ms,
             settings.replication_factor,
-            age_jitter=age_jitter,
+            age_jitter=AGE_JITTER_MAX * spread,
         ),
         SnapshotLimits(
             config.snapshot_interval_records,
@@ -63,4 +74,9 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, age_jitter: floa
         ),
         ack_quorum=settings.min_insync_replicas,
         index_interval_bytes=config.index_interval_bytes,
+        retention=RetentionLimits(
+            RetentionRule(settings.retention_ms, settings.retention_bytes),
+            config.retention_check_interval_ms,
+        ),
+        spread=spread,
     )

@@ -19,6 +19,15 @@ class RollPlan:
         self.limits = limits
         self._world = world
         self._is_asked = False
+        self._is_expired = False
+
+    def expire(self, is_expired: bool) -> None:
+        """Whether all of the open segment is past retention (R3)."""
+        self._is_expired = is_expired
+
+    def listed(self) -> None:
+        """A roll step is listed."""
+        self._is_expired = False
 
     def ask(self) -> None:
         """Somebody wants the open segment closed, if it holds batches."""
@@ -43,10 +52,11 @@ class RollPlan:
             return RollReason.ASKED
         if not self._world.metadata_connected() or not (has_batches or writer_wants):
             return None  # without metadata a roll could not finish; the open ledger goes on
-        return roll_reason(
+        reason = roll_reason(
             self.limits,
             size_bytes=segment.size_bytes,
             age_ms=(now_s - segment.opened_at_s) * 1000,
             writer_wants=writer_wants,
             live_bookies=self._world.live_bookies(),
         )
+        return RollReason.EXPIRED if reason is None and self._is_expired and not sent else reason

@@ -18,7 +18,7 @@ from octavo.serving.partition.core import PartitionCore, PartitionStateName
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.driver import PartitionDriver
 from octavo.serving.partition.end_proof import EndProof
-from octavo.serving.partition.limits import AGE_JITTER_MAX, limits_of, quorum_of
+from octavo.serving.partition.limits import limits_of, quorum_of
 from octavo.serving.partition.loading import PartitionLoader
 from octavo.serving.partition.log import Append, Reply
 from octavo.serving.partition.name import PartitionName
@@ -67,7 +67,7 @@ class PartitionShell:
         self._core = PartitionCore(
             name,
             settings,
-            limits_of(settings, deps.config, age_jitter=deps.entropy.uniform(0, AGE_JITTER_MAX)),
+            limits_of(settings, deps.config, spread=deps.entropy.uniform(0, 1)),
             producers=self._producers,
             world=World(deps.live_bookies, deps.metadata_connected, deps.certain),
         )
@@ -138,7 +138,7 @@ class PartitionShell:
         return await self._chain.still_ours()
 
     def tick(self) -> None:
-        """Once a second: late answers (A8), age rolls, trash, expiry of producers (I10)."""
+        """Once a second: late answers (A8), age rolls, retention, trash, old producers (I10)."""
         if self.state is PartitionStateName.SERVING:
             self._driver.tick()
 

@@ -7,6 +7,8 @@ from octavo.serving.partition.actions import PROCEED, Action, AnswerTrims, Trim
 from octavo.serving.partition.log import PartitionLog
 from octavo.serving.partition.open_segment import OpenSegment
 
+ASKED = "trimmed"
+"""Why a ledger lies in the trash."""
 TO_THE_END = -1
 """Everything that can be read now."""
 
@@ -17,6 +19,8 @@ class Trims:
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._before: int | None = None
+        self._reason = ASKED
+        self._is_awaited = False
 
     def ask(self, before: int) -> list[Action]:
         """The log is to begin at `before`, or later; `TO_THE_END`: at the high watermark of now.
@@ -34,7 +38,13 @@ class Trims:
                 log_start=self._log.log_start,
                 high_watermark=end,
             )
-        self._before = before if self._before is None else max(before, self._before)
+        self._is_awaited = True
+        return self.begin(before, ASKED)
+
+    def begin(self, before: int, reason: str) -> list[Action]:
+        """As `ask`, of an offset that is not above the high watermark; nobody waits for it."""
+        if self._before is None or before > self._before:
+            self._before, self._reason = before, reason
         return [PROCEED]
 
     def next_trim(self, segment: OpenSegment | None) -> Trim | None:
@@ -42,7 +52,8 @@ class Trims:
         if self._before is None:
             return None
         has_snapshot = segment is not None and segment.last_durable_entry >= 0
-        return Trim(self._before, segment.ledger_id if segment and has_snapshot else None)
+        snapshot = segment.ledger_id if segment and has_snapshot else None
+        return Trim(self._before, snapshot, self._reason)
 
     def done(self) -> list[Action]:
         """A trim is listed: answer, unless somebody asked for more since it began."""
@@ -53,6 +64,6 @@ class Trims:
 
     def answered(self, outcome: int | OctavoError) -> list[Action]:
         """Tell whoever asked where the log begins, or why that is not known."""
-        was_asked = self._before is not None
+        was_awaited, self._is_awaited = self._is_awaited, False
         self._before = None
-        return [AnswerTrims(outcome)] if was_asked else []
+        return [AnswerTrims(outcome)] if was_awaited else []

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.client.messaging.api.client import AsyncClient
 from octavo.proto import broker_pb2 as pb
-from octavo.runtime.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from octavo.runtime.errors import ConfigError, NotLeader, OffsetOutOfRange, UnknownTopic
 from tests.serving_rig import make_batch, until
 from tests.serving_server import Client, Loopback, batch_of, create_topic, fetch_of, loopback
 
@@ -113,3 +113,30 @@ async def test_the_admin_deletes_and_a_consumer_goes_on_by_its_reset_policy(
             await sdk.admin.delete_records("nowhere", 0, timeout=2.0)
         with pytest.raises(ConfigError):
             await sdk.admin.delete_records("orders", 0, -2)
+
+
+async def test_r3_topics_that_nobody_asks_for_empty_too(cluster: Loopback) -> None:
+    """Also when their owner died and nobody took over: no ledger is left but the last one."""
+    client = await cluster.broker("broker-1")
+    await create_topic(client, retention_ms="300")
+    await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
+    await fill(client, 3)
+    server = cluster.servers[0]
+    for shell in server.registry.shells():
+        await shell.abandon(NotLeader("killed"))
+    await server.stop()
+    quick = await cluster.broker("broker-2", retention_check_interval_ms=100)
+    del quick
+    await until(lambda: len(cluster.bookies.deleted) == 3)
+    (shell,) = cluster.servers[1].registry.shells()
+    assert (shell.log_start, shell.high_watermark) == (3, 3)
+
+
+async def test_settings_of_retention_are_taken_and_refused(client: Client) -> None:
+    for config, code in (
+        ({"retention.ms": "1000", "retention.bytes": "-1"}, ""),
+        ({"retention.ms": "-2"}, "INVALID_CONFIG"),
+        ({"retention.bytes": "1GiB"}, "INVALID_CONFIG"),
+    ):
+        request = pb.CreateTopicRequest(name=f"t{len(code)}", partitions=1, config=config)
+        assert (await client.stub.CreateTopic(request)).error.code == code

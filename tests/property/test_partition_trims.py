@@ -1,15 +1,19 @@
-"""Trims asked of a partition's core in a hostile world, and bugs that the world finds (R4, I10)."""
+"""Trims and retention of a partition's core in a hostile world, and bugs it finds (R1-R4, I10)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition.actions import Action, AnswerTrims, Trim
 from octavo.serving.partition.core import PartitionCore
 from octavo.serving.partition.open_segment import OpenSegment
+from octavo.serving.partition.retention import Retention
 from octavo.serving.partition.trims import TO_THE_END, Trims
 from tests.partition_core_world import World
 from tests.partition_truth import BrokenRule
@@ -17,6 +21,7 @@ from tests.partition_truth import BrokenRule
 SCHEDULES = 150
 SEEDS_MAX = 300
 STEPS = 200
+Bug = type[Trims] | type[Retention] | type[PartitionCore]
 
 
 class TrimsAboveWhatIsReadable(Trims):
@@ -70,7 +75,50 @@ class KeepsItsStart(PartitionCore):
         return []
 
 
-BUGS: list[type[Trims] | type[PartitionCore]] = [
+class RollsNothing(Retention):
+    """R3: idle topics empty too."""
+
+    def _is_past(self, opened: OpenSegment, cut: int, now_ms: int) -> bool:
+        return False
+
+
+class OpensNoLedger(Retention):
+    """I10: the last segment goes only when the snapshot lies in another one."""
+
+    def _check(
+        self, segments: Sequence[Segment], opened: OpenSegment | None, now_ms: int, now_s: float
+    ) -> list[Action]:
+        actions = super()._check(segments, opened, now_ms, now_s)
+        self.wants_ledger = False
+        return actions
+
+
+class TrustsAnotherClock(Retention):
+    def _check(
+        self, segments: Sequence[Segment], opened: OpenSegment | None, now_ms: int, now_s: float
+    ) -> list[Action]:
+        return super()._check(segments, opened, now_ms + 3_600_000, now_s)
+
+
+class ForgetsTheLastLook(Retention):
+    """What could not be dropped when it was due is dropped later."""
+
+    @staticmethod
+    def _can_drop(closed: Sequence[Segment], opened: OpenSegment | None, cut: int) -> bool:
+        return False
+
+
+class LooksAtTheOldest(Retention):
+    """R1: the newest append counts."""
+
+    def tick(
+        self, segments: Sequence[Segment], opened: OpenSegment | None, now_ms: int, now_s: float
+    ) -> list[Action]:
+        older = [replace(one, last_append_ms=one.first_append_ms) for one in segments]
+        return super().tick(older, opened, now_ms, now_s)
+
+
+BUGS: list[Bug] = [
     TrimsAboveWhatIsReadable,
     TrustsAnyOpenLedger,
     AnswersWhateverWasListed,
@@ -79,14 +127,21 @@ BUGS: list[type[Trims] | type[PartitionCore]] = [
     TellsWhatWasAsked,
     TrimsWhileItLeaves,
     KeepsItsStart,
+    RollsNothing,
+    OpensNoLedger,
+    TrustsAnotherClock,
+    ForgetsTheLastLook,
+    LooksAtTheOldest,
 ]
 
 
-def run(seed: int, hostile: float, bug: type[Trims] | type[PartitionCore] | None) -> Counter[str]:
+def run(seed: int, hostile: float, bug: Bug | None) -> Counter[str]:
     core = bug if bug is not None and issubclass(bug, PartitionCore) else PartitionCore
     world = World(seed, core, hostile=hostile)
     if bug is not None and issubclass(bug, Trims):
-        world.core.trims = bug(world.core.log)
+        world.core.trims.__class__ = bug
+    if bug is not None and issubclass(bug, Retention):
+        world.core.retention.__class__ = bug
     return world.run(STEPS).tally
 
 
@@ -94,11 +149,11 @@ def test_r4_trims_are_listed_answered_and_keep_a_snapshot() -> None:
     total: Counter[str] = Counter()
     for seed in range(SCHEDULES):
         total += run(1_000 + seed, 0.3, None)
-    assert min(total["trims"], total["Trim"], total["dropped"]) > SCHEDULES // 6
+    assert min(total["trims"], total["Trim"], total["dropped"], total["retention"]) > SCHEDULES // 6
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(bug: type[Trims] | type[PartitionCore]) -> None:
+def test_a_planted_bug_is_found(bug: Bug) -> None:
     def breaks(seed: int, hostile: float) -> bool:
         try:
             run(seed, hostile, bug)
