@@ -219,18 +219,20 @@ class BrokerServer:
         self._groups.start()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
-        rounds = RetentionRounds(
+        self._tasks.spawn(self._retention_rounds(self._ownership).run(), name="retention")
+        await self._set_health(serving=True)
+        _log.info("broker-started", broker=config.broker_id, address=self.address)
+
+    def _retention_rounds(self, ownership: Ownership) -> RetentionRounds:
+        return RetentionRounds(
             self._topic_catalog,
             self._partitions,
             self.registry,
-            self._ownership,
-            config=config,
+            ownership,
+            config=self.config,
             clock=self._clock,
             entropy=self._entropy,
         )
-        self._tasks.spawn(rounds.run(), name="retention")
-        await self._set_health(serving=True)
-        _log.info("broker-started", broker=config.broker_id, address=self.address)
 
     def _services(self, ownership: Ownership, cluster_id: str) -> list[Service]:
         config, answers = self.config, self._store_answers
