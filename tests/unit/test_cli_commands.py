@@ -48,6 +48,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
         "produce",
         "consume",
         "export",
+        "group",
         "cluster",
         "ledger",
     ):

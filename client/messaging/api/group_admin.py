@@ -151,7 +151,8 @@ class AsyncGroupAdmin:
                 raise
             members = ()
         if members:
-            raise NonEmptyGroup(f"group {group!r} has {len(members)} members")
+            count = "a member" if len(members) == 1 else f"{len(members)} members"
+            raise NonEmptyGroup(f"group {group!r} has {count}")
         places = await places_of(cluster, group, wanted, target, deadline)
         changes = changes_of(target, places)
         if not dry_run:

@@ -41,7 +41,7 @@ class AtTime(NamedTuple):
 Target = Edge | int | ShiftBy | LastRecords | AtTime
 """Where to go: an end of the log, an offset, or one of the above."""
 
-ResetTo = Literal["earliest", "latest"] | int | datetime | timedelta | ShiftBy | LastRecords
+ResetTo = Literal["earliest", "latest"] | Target | datetime | timedelta
 """The same as a caller says it: a timedelta is how long ago."""
 
 Named = str | TopicPartition | tuple[str, int]
@@ -51,6 +51,8 @@ Named = str | TopicPartition | tuple[str, int]
 def target_of(to: object, now_ms: int) -> Target:
     """What a caller means; raises ConfigError."""
     match to:
+        case Edge():
+            return to
         case str() if to in EDGE_WORDS:
             return Edge(to)
         case ShiftBy(records):

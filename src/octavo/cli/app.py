@@ -12,6 +12,9 @@ from octavo.cli import (
     consume,
     doctor,
     export,
+    group_lag,
+    group_reset,
+    groups,
     ledger_list,
     ledgers,
     logs,
@@ -58,6 +61,9 @@ for command in (
 ):
     app.command()(command)
 ledgers.ledger_app.command("list")(ledger_list.list_ledgers)
+groups.app.command()(group_lag.lag)
+groups.app.command()(group_reset.reset)
 app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

@@ -9,7 +9,7 @@ import traceback
 from typing import TextIO
 
 from octavo.cli.terminal import wrapped
-from octavo.runtime import errors
+from octavo.runtime import errors, errors_of_groups
 from octavo.runtime.system_errors import explained
 
 TRACE_VARIABLE = "OCTAVO_TRACE"
@@ -45,6 +45,9 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.InvalidPartition, ExitCode.NOT_FOUND),
     (errors.NoSuchLedger, ExitCode.NOT_FOUND),
     (errors.NoSuchEntry, ExitCode.NOT_FOUND),
+    (errors_of_groups.InvalidGroupId, ExitCode.USAGE),
+    (errors_of_groups.GroupIdNotFound, ExitCode.NOT_FOUND),
+    (errors_of_groups.UnknownMemberId, ExitCode.NOT_FOUND),
     (errors.RequestTimedOut, ExitCode.TIMEOUT),
     (errors.UnknownOutcome, ExitCode.TIMEOUT),
     (errors.FlushTimeout, ExitCode.TIMEOUT),

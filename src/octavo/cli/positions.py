@@ -1,4 +1,4 @@
-"""`--from` and `--until`: where a reader begins and stops, as typed by a person."""
+"""`--from`, `--until` and `--to`: where somebody begins, stops or goes on, as typed by a person."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _HINT = (
     "use start, end, OFFSET, -N or end-N (the last N of each partition), or @TIME such as "
     "@2026-01-01T00:00Z"
+)
+_TO_HINT = (
+    "use earliest, latest, OFFSET, -N or +N (from where the group is), end-N (the last N of each "
+    "partition), -15m (so long ago) or a time such as 2026-01-01T00:00Z or @EPOCH_MS"
 )
 _MOST = (1 << 63) - 1
 """Offsets and times are int64."""
@@ -45,6 +49,23 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> Start:
         moment_ms = _parse_time(text[1:], now_ms, option)
         return Start("time", _bounded(moment_ms, text, option, "a time"))
     raise ConfigError(f"{option} {text!r} is not a position", hint=_HINT)
+
+
+def parse_target(text: str, now_ms: int) -> Start:
+    """Parse where a group is to go on; Start with kinds of its own besides: shift.
+
+    earliest | latest | OFFSET | -N | +N | end-N | -15m | ISO time | @TIME. Raises ConfigError.
+    """
+    option = "--to"
+    if text[:1] in ("-", "+") and _is_number(text[1:]):
+        records = _bounded(int(text[1:]), text, option, "a number of records")
+        return Start("shift", -records if text[0] == "-" else records)
+    if _RELATIVE.fullmatch(text) or (text[:4].isdecimal() and text[4:5] == "-"):
+        text = f"@{text}"
+    try:
+        return parse_start(text, now_ms, option)
+    except ConfigError as error:
+        raise ConfigError(error.cause, hint=_TO_HINT) from error
 
 
 def _is_number(text: str) -> bool:
