@@ -103,6 +103,7 @@ class BrokerServer:
             ownership=lambda: self.ownership,
             store_answers=self._store_answers,
         )
+        self._group_service = GroupService(self._groups, config, clock)
         self._topic_admin = TopicAdmin(
             self._topic_catalog,
             self._partitions,
@@ -203,12 +204,12 @@ class BrokerServer:
             for service in self._services(self._ownership, cluster_id)
             for name, handler in service.handlers().items()
         }
-        groups = GroupService(self._groups, config, self._clock)
         peers = PeerService(member.standing, self._clock)
+        groups = self._group_service.handlers()
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
-                grpc.method_handlers_generic_handler(GROUP_SERVICE, groups.handlers()),
+                grpc.method_handlers_generic_handler(GROUP_SERVICE, groups),
                 grpc.method_handlers_generic_handler(PEERS, peers.handlers()),
             )
         )

@@ -203,7 +203,7 @@ class RawMember:
         if reply.epoch != self.epoch:
             self.epochs.append(reply.epoch)
         self.epoch = reply.epoch
-        if reply.HasField("assigned"):
+        if reply.HasField("assigned") and reply.number != self.number:
             new = expand(reply.assigned.slots)
             lost, won = self.owned - new, new - self.owned
             self.owned, self.number = new, reply.number

@@ -65,7 +65,8 @@ class GroupService:
         self._coordinator = coordinator
         self._config = config
         self._clock = clock
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that wait for an answer; at most `group_requests_max`."""
 
     def handlers(self) -> Handlers:
         """See `Service`."""
@@ -309,9 +310,9 @@ class GroupService:
     @asynccontextmanager
     async def _bounded(self, timeout_ms: int) -> AsyncGenerator[None]:
         """One of the requests that may wait, for so long (O4)."""
-        if self._waiting >= self._config.group_requests_max:
-            raise Throttled(f"{self._waiting} requests about groups wait at this broker")
-        self._waiting += 1
+        if self.waiting >= self._config.group_requests_max:
+            raise Throttled(f"{self.waiting} requests about groups wait at this broker")
+        self.waiting += 1
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 yield
@@ -321,7 +322,7 @@ class GroupService:
                 hint="ask again: to repeat it is safe",
             ) from None
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     @property
     def _now_ms(self) -> int:

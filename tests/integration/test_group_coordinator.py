@@ -3,65 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
-from octavo.proto import broker_pb2, groups_pb2
-from tests.group_client import GroupsClient, RawMember, code_of
+from tests.group_brokers import shared, world
+from tests.group_client import code_of
 from tests.serving_rig import until
-from tests.serving_server import Client, Loopback, create_topic, loopback
-
-QUICK = {
-    "group_min_session_timeout_ms": 100,
-    "group_session_timeout_ms": 1_500,
-    "group_heartbeat_interval_ms": 200,
-}
-
-
-class World:
-    def __init__(self, made: Loopback, brokers: list[Client]) -> None:
-        self.loopback = made
-        self.brokers = brokers
-        self.client = GroupsClient(broker.address for broker in brokers)
-        self.members: list[RawMember] = []
-
-    def member(self, name: str, *topics: str, group: str = "g") -> RawMember:
-        made = RawMember(self.client, group, name, topics)
-        self.members.append(made)
-        made.start()
-        return made
-
-    async def topic_id(self, name: str) -> bytes:
-        reply = await self.brokers[0].stub.Metadata(broker_pb2.MetadataRequest(topics=[name]))
-        return reply.topics[0].topic_id
-
-    async def offset(
-        self, partition: int, offset: int, topic: str = "t"
-    ) -> groups_pb2.OffsetCommit:
-        return groups_pb2.OffsetCommit(
-            topic_id=await self.topic_id(topic), topic=topic, partition=partition, offset=offset
-        )
-
-
-@asynccontextmanager
-async def world(brokers: int = 1, **changes: object) -> AsyncGenerator[World]:
-    async with loopback() as made:
-        clients = [
-            await made.broker(f"broker-{number}", **(QUICK | changes)) for number in range(brokers)
-        ]
-        found = World(made, clients)
-        try:
-            yield found
-        finally:
-            for member in found.members:
-                await member.stop()
-            await found.client.close()
-
-
-def shared(members: list[RawMember], partitions: int) -> bool:
-    """Whether the partitions are spread over the members, each once."""
-    owned = [slot for member in members for slot in member.owned]
-    return len(owned) == len(set(owned)) == partitions
+from tests.serving_server import create_topic
 
 
 async def test_members_share_a_topic_and_take_over_from_each_other() -> None:
@@ -112,11 +58,7 @@ async def test_a_coordinator_that_moves_changes_no_epoch() -> None:
         await until(lambda: len({one.epoch for one in members}) == 1)
         before = [list(one.epochs) for one in members]
         address = (await found.client.find("g")).address
-        (server,) = [s for s in found.loopback.servers if s.address == address]
-        found.client.addresses.remove(address)
-        await server.stop()
-        found.loopback.stores.pop(found.loopback.servers.index(server))
-        found.loopback.servers.remove(server)
+        await found.stop_broker(address)
         assert (await found.client.find("g")).address != address
         group = await found.client.describe("g")
         assert (group.state, len(group.members)) == ("STABLE", 2)

@@ -10,11 +10,9 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto import groups_pb2
 from octavo.proto.endpoints import bind, grpc_server, open_channel
 from octavo.proto.errors import from_rpc_error
-from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import InvalidRequest, OctavoError, UnknownTopic
 from octavo.serving.server import GROUP_SERVICE, SERVICE
 from octavo.serving.services.caller import Caller
-from octavo.serving.services.groups import GroupService
 from octavo.serving.services.rpc import unary
 from tests.serving_server import loopback
 
@@ -34,12 +32,7 @@ async def test_the_service_of_groups_is_whole() -> None:
     async with loopback() as brokers:
         await brokers.broker()
         server = brokers.servers[0]
-        service = GroupService(
-            server._groups,  # pyright: ignore[reportPrivateUsage]
-            server.config,
-            SystemClock(),
-        )
-        names = service.handlers()
+        names = server._group_service.handlers()  # pyright: ignore[reportPrivateUsage]
     (described,) = groups_pb2.DESCRIPTOR.services_by_name.values()
     assert described.full_name == GROUP_SERVICE
     assert sorted(names) == sorted(method.name for method in described.methods)
