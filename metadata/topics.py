@@ -49,6 +49,7 @@ __all__ = [
     "TrashedLedger",
     "VersionedPartition",
     "VersionedTopic",
+    "check_for_users",
     "check_topic_name",
     "is_internal",
 ]
@@ -79,6 +80,12 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
 def is_internal(name: str) -> bool:
     """Whether a topic of this name is the cluster's own, which users read at most (F015)."""
     return name.startswith("__")
+
+
+def check_for_users(name: str) -> None:
+    """Raise InvalidTopic for a topic that only the cluster itself may change (F015)."""
+    if is_internal(name):
+        raise InvalidTopic(f"topic {name!r} is the cluster's own: users may only read it")
 
 
 @dataclass(frozen=True)

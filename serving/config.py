@@ -133,6 +133,9 @@ class BrokerConfig(FrozenSettings):
     """Members of one group."""
     group_requests_max: int = Field(default=20_000, ge=1)
     """Requests about groups, held heartbeats included, that wait at one broker."""
+    group_log_records_max: int = Field(default=50_000, ge=100)
+    """A partition of groups with more records, and three times as many as count, is compacted:
+    its state is written anew and the rest deleted. Bounds what a next coordinator reads."""
     offset_commit_timeout_ms: int = Field(default=5_000, ge=10)
     """A commit that is not stored within it gets REQUEST_TIMED_OUT (O4)."""
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0)

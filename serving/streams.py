@@ -14,11 +14,12 @@ from functools import partial
 import grpc
 from google.protobuf.message import DecodeError
 
+from octavo.metadata.topics import check_for_users
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort, to_wire
 from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest, InvalidTopic, OctavoError
+from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
@@ -114,10 +115,7 @@ class ProduceStream:
                 if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
                     shell = await self._resolve(where, failed)
                 if shell.is_internal:
-                    raise InvalidTopic(
-                        f"topic {one.topic!r} is the cluster's own and takes no records",
-                        topic=one.topic,
-                    )
+                    check_for_users(one.topic)
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
             except OctavoError as error:

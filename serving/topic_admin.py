@@ -20,6 +20,7 @@ from octavo.metadata.topics import (
     TopicCatalog,
     VersionedPartition,
     VersionedTopic,
+    check_for_users,
     is_internal,
 )
 from octavo.runtime.clock import Clock
@@ -28,7 +29,6 @@ from octavo.runtime.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidRequest,
-    InvalidTopic,
     KeyMissing,
     NoSuchLedger,
     OctavoError,
@@ -137,8 +137,7 @@ class TopicAdmin:
         Raises UnknownTopic; InvalidTopic for one of the cluster's own; InconsistentTopicId when
         another topic has the name by now.
         """
-        if is_internal(name):
-            raise InvalidTopic(f"topic {name!r} is the cluster's own and cannot be deleted")
+        check_for_users(name)
         found = await self._store_answers.during(self._topics.get(name, barrier=True))
         if topic_id and found.topic.topic_id.bytes != topic_id:
             raise _another(found.topic)

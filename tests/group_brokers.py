@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from octavo.proto import broker_pb2, groups_pb2
 from octavo.serving.coordinating.group_partition import GroupPartition
+from octavo.serving.server import BrokerServer
 from tests.group_client import GroupsClient, RawMember
 from tests.serving_server import Client, Loopback, loopback
 
@@ -29,6 +30,11 @@ class World:
         self.members.append(made)
         made.start()
         return made
+
+    def server(self, address: str) -> BrokerServer:
+        """The broker at that address."""
+        (found,) = [one for one in self.loopback.servers if one.address == address]
+        return found
 
     async def stop_broker(self, address: str) -> None:
         """In good order; its clients find another."""

@@ -27,6 +27,7 @@ from octavo.serving.groups.values import (
     NO_MEMBER_EPOCH,
     CommitReply,
     Committer,
+    CompactReply,
     DeleteReply,
     DescribeReply,
     FetchReply,
@@ -96,7 +97,14 @@ class Shell:
         """The log again, as somebody reads it."""
         self.judged = 0
         self.batch_start = 0
-        """Where the newest batch of the log begins."""
+        """Where the newest batch begins in what was read."""
+        self.places: dict[int, int] = {}
+        """Where each batch of this core begins in the log."""
+        self.cut_at: int | None = None
+        """Batch in which the compaction that is under way began."""
+        self.compacting: int | None = None
+        """The token of its piece."""
+        self.cuts = 0
         self.core = self.core_type(self.limits, self.directory)
         self.core_is_lost = False
         self.do(self.core.loaded(self.now_ms, self.now_s))
@@ -163,6 +171,28 @@ class Shell:
         self.core.withdraw(token, group_id, member_id)
         self.core.validate()
 
+    def compact(self) -> None:
+        """The next piece, or the cut after the last one."""
+        if self.compacting is None:
+            if self.cut_at is None:
+                self.cut_at = self.core.next_batch
+            self.compacting = self.token("")
+            self.do(self.core.compact(self.compacting))
+        reply = self.answers.get(self.compacting)
+        if reply is None:
+            return
+        assert isinstance(reply, CompactReply)
+        assert reply.refusal is None
+        self.compacting = None
+        if reply.is_last and self.under_way is None:  # else it is as if the cut failed
+            place = self.places[self.cut_at or 0]
+            self.log = self.log[place:]
+            self.places = {number: at - place for number, at in self.places.items() if at >= place}
+            self.cuts += 1
+            self.judge_log()
+        if reply.is_last:
+            self.cut_at = None
+
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
         self.now_ms += int(seconds * 1000)
@@ -189,8 +219,8 @@ class Shell:
                 case ComputeTarget():
                     self.orders.append(action)
         self.core.validate()
-        if self.under_way is None and not self.core_is_lost and self.judged != len(self.log):
-            self.judged = len(self.log)
+        if self.under_way is None and not self.core_is_lost and self.judged != len(self.read):
+            self.judged = len(self.read)
             self.judge_log()
 
     def store(self) -> None:
@@ -201,7 +231,8 @@ class Shell:
             self.do(self.core.stored(batch.number))
 
     def extend(self, batch: AppendRecords) -> None:
-        self.batch_start = len(self.log)
+        self.batch_start = len(self.read)
+        self.places[batch.number] = len(self.log)
         self.log.extend(batch.records)
         self.read.extend(map(decode, batch.records))
 
@@ -229,6 +260,8 @@ class Shell:
             self.extend(batch)
         self.core_is_lost = True
         self.do(self.core.lost())
+        self.cut_at = self.compacting = None
+        self.places.clear()
         self.orders.clear()
         assert not self.asked, f"nobody answers {self.asked}"
         self.core_is_lost = False
@@ -262,7 +295,7 @@ class Shell:
                 gone = {(g, r.kind, r.subject) for g, r in self.read if r.value is None}
                 left = self.deleting[token] - gone
                 assert not left, f"RB8: nothing says that it is deleted: {left}"
-            case RemoveReply() | DescribeReply() | ListReply():
+            case RemoveReply() | DescribeReply() | ListReply() | CompactReply():
                 pass  # judged by those who ask
 
     def judge_stored(self, group_id: str, one: OffsetToCommit) -> None:

@@ -99,6 +99,7 @@ class GroupCoordinator:
             tasks=self._tasks,
             is_owner=self._is_owner,
             is_certain=registry.certain,
+            log_records_max=config.group_log_records_max,
         )
         registry.listen(PartitionListener(self._served, self._left))
 

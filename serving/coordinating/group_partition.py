@@ -18,7 +18,7 @@ from typing import cast
 
 from octavo.proto import batch as batches
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import NotLeader, OctavoError
+from octavo.runtime.errors import InvariantViolation, NotLeader, OctavoError
 from octavo.runtime.errors_of_groups import CoordinatorLoadInProgress, CoordinatorNotAvailable
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
@@ -31,7 +31,7 @@ from octavo.serving.groups.group_table import ComputeTarget, PartitionAction
 from octavo.serving.groups.partition_core import GroupPartitionCore
 from octavo.serving.groups.request_checks import PartitionLimits
 from octavo.serving.groups.topics import TopicDirectory
-from octavo.serving.groups.values import Heartbeat, Refusal, Reply
+from octavo.serving.groups.values import CompactReply, Heartbeat, Refusal, Reply
 from octavo.serving.partition.log import ACKS_ALL, Answer
 from octavo.serving.partition.shell import PartitionShell
 
@@ -46,8 +46,24 @@ LOAD_PATIENCE_S = 0.5
 
 _log = get_logger("octavo.serving.group_partition")
 
+LOG_TO_STATE = 3
+"""Records of the log for each one that counts, beyond which the log is compacted."""
+
 Event = Callable[[GroupPartitionCore, asyncio.Future[Reply]], list[PartitionAction]]
 """Tells a core of a request that is answered through the future."""
+
+
+@dataclass
+class _Log:
+    """How long the log is, as far as it has to be read."""
+
+    records: int = 0
+    live_records: int = 0
+    """Those that count, when it was compacted last."""
+    is_compacting: bool = False
+    cut_batch: int = 0
+    cut_offset: int | None = None
+    """Where the compaction under way began."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,8 @@ class GroupPartitionDeps:
     """Whether the partition may be served here right now (G3)."""
     is_certain: Callable[[], bool]
     """Whether that needs no proof."""
+    log_records_max: int
+    """Below it a log is never compacted."""
 
 
 class GroupPartition:
@@ -74,6 +92,7 @@ class GroupPartition:
         self._deps = deps
         self._core: GroupPartitionCore | None = None
         self._serving = asyncio.Event()
+        self._log = _Log()
         self._failure: OctavoError | None = None
         """Why it could not be read the last time."""
         self._has_left = False
@@ -179,6 +198,7 @@ class GroupPartition:
             seconds=round(clock.monotonic() - started_s, 3),
         )
         self._core, self._failure = core, None
+        self._log = _Log(records=found.records)
         actions = core.loaded(clock.wall_ms(), clock.monotonic())
         self._perform(actions)
         if self._core is core:
@@ -186,6 +206,7 @@ class GroupPartition:
             self.topics_changed(deps.topics.directory)
             deps.topics.prove_deleted(core.committed_topics())
             self._serving.set()
+            self._bound_log(core)
 
     async def _nothing_pending(self) -> None:
         changed = asyncio.Event()
@@ -217,7 +238,7 @@ class GroupPartition:
 
     def _append(self, action: AppendRecords) -> None:
         now_ms = self._deps.clock.wall_ms()
-        appended = partial(self._appended, self._core, action.number)
+        appended = partial(self._appended, self._core, action.number, len(action.records))
         try:
             batch = batches.encode(
                 [now_ms] * len(action.records),
@@ -228,11 +249,17 @@ class GroupPartition:
         except OctavoError as error:
             appended(error)
 
-    def _appended(self, core: GroupPartitionCore | None, number: int, answer: Answer) -> None:
+    def _appended(
+        self, core: GroupPartitionCore | None, number: int, records: int, answer: Answer
+    ) -> None:
         if core is None or core is not self._core:
             return
         if not isinstance(answer, OctavoError):
+            if number == self._log.cut_batch:
+                self._log.cut_offset = answer.base_offset
+            self._log.records += records
             self._perform(core.stored(number))
+            self._bound_log(core)
             return
         _log.warning("groups-not-stored", partition=str(self.shell.name), cause=str(answer))
         self._drop()
@@ -249,6 +276,45 @@ class GroupPartition:
         self._serving.clear()
         if core is not None:
             self._perform(core.lost())
+
+    # -- the length of the log
+
+    def _bound_log(self, core: GroupPartitionCore) -> None:
+        """Begin to compact the log when it is long beside what it says."""
+        log = self._log
+        most = max(self._deps.log_records_max, LOG_TO_STATE * log.live_records)
+        if core is self._core and not log.is_compacting and log.records > most:
+            log.is_compacting = True
+            self._deps.tasks.spawn(self._compact(core, log), name=f"compact {self.shell.name}")
+
+    async def _compact(self, core: GroupPartitionCore, log: _Log) -> None:
+        """Write the state anew, then let the log begin there."""
+        log.cut_batch, log.cut_offset = core.next_batch, None
+        before = log.records
+        try:
+            while True:
+                if core is not self._core:
+                    return
+                reply = await self.ask(lambda core, token: core.compact(token))
+                if not isinstance(reply, CompactReply) or reply.refusal is not None:
+                    return
+                if reply.is_last:
+                    break
+            if log.cut_offset is None:
+                raise InvariantViolation(f"{self.shell.name}: nobody saw the compaction begin")
+            log.live_records = log.records = log.records - before
+            await self.shell.trim(log.cut_offset)
+            _log.info(
+                "groups-compacted",
+                partition=str(self.shell.name),
+                records=before,
+                left=log.records,
+                log_start=self.shell.log_start,
+            )
+        except OctavoError as error:  # the log stays as long as it is; it is tried again later
+            _log.warning("groups-not-compacted", partition=str(self.shell.name), cause=error.cause)
+        finally:
+            log.is_compacting = False
 
     async def _compute(self, core: GroupPartitionCore | None, action: ComputeTarget) -> None:
         order = action.order

@@ -56,6 +56,11 @@ class AppendQueue:
         """Number of the newest batch; 0: there was none."""
         return self._started + len(self._gathered)
 
+    @property
+    def next_started(self) -> int:
+        """Number of the batch that is appended next."""
+        return self._started + 1
+
     def add(self, records: Iterable[StoredRecord]) -> int:
         """Records of one event. The number of their batch."""
         given = list(records)

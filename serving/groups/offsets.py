@@ -77,5 +77,11 @@ class CommittedOffsets:
 
     def snapshot(self) -> Iterator[Record]:
         """Records that replay to this."""
-        for key, value in self._of.values():
-            yield Record(Kind.OFFSET, key, value)
+        return self.snapshot_of(self._of)
+
+    def snapshot_of(self, slots: Iterable[Slot]) -> Iterator[Record]:
+        """The same of some slots, of those that are still there."""
+        for slot in slots:
+            if slot in self._of:
+                key, value = self._of[slot]
+                yield Record(Kind.OFFSET, key, value)

@@ -30,6 +30,7 @@ from octavo.proto.group_records import (
 )
 from octavo.serving.groups.append_queue import Respond
 from octavo.serving.groups.assignors import Target
+from octavo.serving.groups.compaction import Compaction
 from octavo.serving.groups.deadlines import Due, DueKey
 from octavo.serving.groups.descriptions import described, listed
 from octavo.serving.groups.fencing import fetch_refusal
@@ -42,6 +43,7 @@ from octavo.serving.groups.values import (
     JOIN_EPOCH,
     CommitReply,
     Committer,
+    CompactReply,
     DeleteReply,
     DescribeReply,
     FetchReply,
@@ -72,6 +74,7 @@ class GroupPartitionCore:
     def __init__(self, limits: PartitionLimits, directory: TopicDirectory) -> None:
         self._limits = limits
         self._table = GroupTable(limits, directory)
+        self._compaction: Compaction | None = None
 
     def next_deadline_s(self) -> float | None:
         """When `tick` is due."""
@@ -111,6 +114,7 @@ class GroupPartitionCore:
 
     def lost(self) -> list[PartitionAction]:
         """An append failed or its fate is unknown, or somebody else owns the partition (G2)."""
+        self._compaction = None
         self._table.lose()
         return self._table.done()
 
@@ -121,6 +125,25 @@ class GroupPartitionCore:
             of_group = [*group.core.state.snapshot(), *group.offsets.snapshot()]
             records += [encode(group_id, stamped(group, record)) for record in of_group]
         return tuple(records)
+
+    @property
+    def next_batch(self) -> int:
+        """Number of the batch that is appended next: a compaction that begins now begins there."""
+        return self._table.queue.next_started
+
+    def compact(self, token: Token) -> list[PartitionAction]:
+        """Write the next piece of the state anew, of the compaction under way or of a new one.
+
+        The answer comes when the piece is stored.
+        """
+        if self._table.refuses is not None:
+            return [Respond(token, CompactReply(self._table.refuses))]
+        compaction = self._compaction or Compaction(self._table)
+        is_last = compaction.write()
+        self._compaction = None if is_last else compaction
+        newest = self._table.queue.newest
+        self._table.respond(token, CompactReply(None, is_last), newest)
+        return self._table.done()
 
     # -- members
 

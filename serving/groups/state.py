@@ -194,14 +194,24 @@ class GroupState:
 
     def snapshot(self) -> Iterable[Record]:
         """Records that replay to this state, whatever was in front of them is left out."""
-        if not self.epoch:
-            return
-        yield Record(Kind.GROUP, "", GroupRecord(self.epoch, self.target_epoch, self.topics_hash))
-        for member_id, member in self.members.items():
-            yield Record(Kind.MEMBER, member_id, member.declared())
-            yield Record(Kind.ASSIGNMENT, member_id, member.assignment())
-        for member_id, slots in self.target.items():
-            yield Record(Kind.TARGET, member_id, TargetRecord(tuple(slots)))
+        yield from self.snapshot_of_group()
+        yield from self.snapshot_of(self.members)
+
+    def snapshot_of_group(self) -> Iterable[Record]:
+        """The record of the group itself; none before its first epoch."""
+        if self.epoch:
+            group = GroupRecord(self.epoch, self.target_epoch, self.topics_hash)
+            yield Record(Kind.GROUP, "", group)
+
+    def snapshot_of(self, member_ids: Iterable[str]) -> Iterable[Record]:
+        """Records of members, of those that are still there."""
+        for member_id in member_ids:
+            member, target = self.members.get(member_id), self.target.get(member_id)
+            if member is not None:
+                yield Record(Kind.MEMBER, member_id, member.declared())
+                yield Record(Kind.ASSIGNMENT, member_id, member.assignment())
+            if target is not None:
+                yield Record(Kind.TARGET, member_id, TargetRecord(tuple(target)))
 
     def validate(self) -> None:
         """GP-1, GP-2 and that every index says the same. Raises InvariantViolation."""

@@ -187,6 +187,14 @@ class ListReply(NamedTuple):
     groups: tuple[ListedGroup, ...] = ()
 
 
+class CompactReply(NamedTuple):
+    """A piece of the state was written anew."""
+
+    refusal: Refusal | None
+    is_last: bool = False
+    """The log is enough from the beginning of the compaction on."""
+
+
 Reply = (
     HeartbeatReply
     | CommitReply
@@ -195,4 +203,5 @@ Reply = (
     | RemoveReply
     | DescribeReply
     | ListReply
+    | CompactReply
 )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
+from octavo.metadata.topics import check_for_users
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import to_wire
 from octavo.proto.segment_codecs import to_info
@@ -171,6 +172,7 @@ class LogService:
     ) -> pb.DeleteRecordsReply:
         """Cut off the beginning of a log (R4, ML-8)."""
         try:
+            check_for_users(request.topic)
             shell = await self._resolve(request)
             try:
                 log_start = await self._during(shell.trim(request.before))

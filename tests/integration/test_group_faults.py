@@ -221,3 +221,50 @@ async def test_a_session_in_doubt_is_proved_by_bookies_or_not_answered_for() -> 
 def test_settings_must_fit_together(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="session"):
         BrokerConfig.load(broker_id="b", **wrong)
+
+
+async def test_a_long_log_is_compacted_and_a_next_coordinator_reads_little() -> None:
+    async with world(brokers=2, group_log_records_max=100) as found:
+        await create_topic(found.brokers[0], "t", 3)
+        member = found.member("a", "t")
+        await until(lambda: len(member.owned) == 3)
+        commits = [await found.offset(partition, 0) for partition in range(3)]
+        address = (await found.client.find("g")).address
+        server = found.server(address)
+        partition = await server._groups.of_group("g")  # pyright: ignore[reportPrivateUsage]
+        for number in range(400):
+            commits[number % 3].offset = number
+            reply = await found.client.commit("g", commits[number % 3], who=member.committer())
+            assert not code_of(reply)
+        await until(lambda: partition.shell.log_start > 200)
+        assert partition.shell.high_watermark - partition.shell.log_start < 200
+        committed = {("t", 0): 399, ("t", 1): 397, ("t", 2): 398}
+        assert await found.client.committed("g") == committed
+        epochs = list(member.epochs)
+        await found.stop_broker(address)
+        assert await found.client.committed("g") == committed
+        before = member.sequence
+        await until(lambda: member.sequence > before + 2)
+        assert (member.epochs, member.error) == (epochs, None), "RB8"
+
+
+async def test_a_compaction_that_bookies_interrupt_loses_nothing() -> None:
+    async with world(group_log_records_max=100, produce_timeout_s=0.3) as found:
+        await create_topic(found.brokers[0], "t")
+        one = await found.offset(0, 0)
+        for number in range(95):
+            one.offset = number
+            assert not code_of(await found.client.commit("g", one))
+        partition = await found.partition()
+        found.loopback.bookies.hold = True
+        stub = found.client.stub(found.brokers[0].address)
+        one.offset = 1_000
+        request = groups_pb2.CommitOffsetsRequest(group_id="g", offsets=[one])
+        reply = await stub.CommitOffsets(request)
+        assert code_of(reply) == "NOT_COORDINATOR"
+        found.loopback.bookies.release()
+        for number in range(2_000, 2_050):
+            one.offset = number
+            assert not code_of(await found.client.commit("g", one))
+        await until(lambda: partition.shell.log_start > 90)
+        assert await found.client.committed("g") == {("t", 0): 2_049}

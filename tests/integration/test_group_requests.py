@@ -291,3 +291,12 @@ async def test_an_empty_request_is_answered_with_a_reason() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.DescribeGroups(many)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_users_do_not_cut_the_log_of_groups() -> None:
+    async with world() as found:
+        home = await found.client.find("g")
+        reply = await found.brokers[0].stub.DeleteRecords(
+            broker_pb2.DeleteRecordsRequest(topic=OFFSETS_TOPIC, partition=home.partition, before=0)
+        )
+        assert code_of(reply) == "INVALID_TOPIC"
