@@ -396,7 +396,7 @@ def a_batch_has_a_bound(shell: Shell) -> None:
     shell.commit("g", NOBODY, at(2))
     sizes: list[int] = []
     while shell.under_way is not None:
-        sizes.append(len(shell.under_way.records))
+        sizes.append(len(shell.under_way.unstored))
         shell.store()
     assert sizes == [1, 50, 1]
 

@@ -209,7 +209,7 @@ class Shell:
             match action:
                 case AppendRecords():
                     assert self.under_way is None, "one batch at a time"
-                    assert action.records
+                    assert action.unstored
                     self.under_way = action
                 case Respond(token, reply, proved):
                     assert isinstance(token, int)
@@ -233,8 +233,9 @@ class Shell:
     def extend(self, batch: AppendRecords) -> None:
         self.batch_start = len(self.read)
         self.places[batch.number] = len(self.log)
-        self.log.extend(batch.records)
-        self.read.extend(map(decode, batch.records))
+        records = batch.records()
+        self.log.extend(records)
+        self.read.extend(map(decode, records))
 
     def compute(self) -> None:
         if self.orders:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import cast
 
 from octavo.proto import batch as batches
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvariantViolation, NotLeader, OctavoError
 from octavo.runtime.errors_of_groups import CoordinatorLoadInProgress, CoordinatorNotAvailable
@@ -46,11 +47,22 @@ LOAD_PATIENCE_S = 0.5
 
 _log = get_logger("octavo.serving.group_partition")
 
+ENCODED_AT_ONCE = 200
+"""Records whose bytes are made on the loop; more are made by a thread."""
 LOG_TO_STATE = 3
 """Records of the log for each one that counts, beyond which the log is compacted."""
 
 Event = Callable[[GroupPartitionCore, asyncio.Future[Reply]], list[PartitionAction]]
 """Tells a core of a request that is answered through the future."""
+
+
+def _encoded(action: AppendRecords, now_ms: int) -> Buffer:
+    records = action.records()
+    return batches.encode(
+        [now_ms] * len(records),
+        [record.key for record in records],
+        [record.value for record in records],
+    )
 
 
 @dataclass
@@ -225,6 +237,12 @@ class GroupPartition:
     # -- actions
 
     def _perform(self, actions: list[PartitionAction]) -> None:
+        self._carry_out(actions)
+        due_s = None if self._core is None else self._core.next_deadline_s()
+        if due_s is not None and due_s <= self._deps.clock.monotonic():
+            asyncio.get_running_loop().call_soon(self.tick)  # more steps, after others' turns
+
+    def _carry_out(self, actions: list[PartitionAction]) -> None:
         for action in actions:
             match action:
                 case AppendRecords():
@@ -237,14 +255,23 @@ class GroupPartition:
                     )
 
     def _append(self, action: AppendRecords) -> None:
-        now_ms = self._deps.clock.wall_ms()
-        appended = partial(self._appended, self._core, action.number, len(action.records))
+        """One batch at a time, so that what is encoded beside the loop keeps its order."""
+        if len(action.unstored) <= ENCODED_AT_ONCE:
+            self._append_batch(self._core, action, _encoded(action, self._deps.clock.wall_ms()))
+        else:
+            encoding = self._encode(self._core, action)
+            self._deps.tasks.spawn(encoding, name=f"encode {self.shell.name}")
+
+    async def _encode(self, core: GroupPartitionCore | None, action: AppendRecords) -> None:
+        batch = await asyncio.to_thread(_encoded, action, self._deps.clock.wall_ms())
+        if core is self._core:
+            self._append_batch(core, action, batch)
+
+    def _append_batch(
+        self, core: GroupPartitionCore | None, action: AppendRecords, batch: Buffer
+    ) -> None:
+        appended = partial(self._appended, core, action.number, len(action.unstored))
         try:
-            batch = batches.encode(
-                [now_ms] * len(action.records),
-                [record.key for record in action.records],
-                [record.value for record in action.records],
-            )
             self.shell.append(batch, ACKS_ALL, appended)
         except OctavoError as error:
             appended(error)

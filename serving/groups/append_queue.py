@@ -11,16 +11,27 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from octavo.proto.group_records import StoredRecord
+from octavo.proto.group_records import Record, StoredRecord, encode, size_hint_bytes
 from octavo.runtime.invariant import invariant
 from octavo.serving.groups.values import Refusal, Reply, Token
+
+
+class Unstored(NamedTuple):
+    """A record on its way; its bytes are made beside the loop when there are many."""
+
+    group_id: str
+    record: Record
 
 
 class AppendRecords(NamedTuple):
     """Append these as one batch, and tell `stored(number)` or `lost()`."""
 
     number: int
-    records: tuple[StoredRecord, ...]
+    unstored: tuple[Unstored, ...]
+
+    def records(self) -> list[StoredRecord]:
+        """Their bytes; may be called from any thread."""
+        return [encode(group_id, record) for group_id, record in self.unstored]
 
 
 class Respond(NamedTuple):
@@ -38,9 +49,9 @@ class AppendQueue:
 
     def __init__(self, batch_bytes_max: int) -> None:
         self._batch_bytes_max = batch_bytes_max
-        self._gathered: deque[list[StoredRecord]] = deque()
+        self._gathered: deque[list[Unstored]] = deque()
         self._last_bytes = 0
-        """Of the last of them."""
+        """Of the last of them, about."""
         self._stored = 0
         self._started = 0
         self._waiting: dict[int, list[Respond]] = {}
@@ -61,10 +72,10 @@ class AppendQueue:
         """Number of the batch that is appended next."""
         return self._started + 1
 
-    def add(self, records: Iterable[StoredRecord]) -> int:
+    def add(self, records: Iterable[Unstored]) -> int:
         """Records of one event. The number of their batch."""
         given = list(records)
-        size_bytes = sum(len(key) + len(value or b"") for key, value in given)
+        size_bytes = sum(size_hint_bytes(*one) for one in given)
         if not self._gathered or self._last_bytes + size_bytes > self._batch_bytes_max:
             self._gathered.append([])
             self._last_bytes = 0

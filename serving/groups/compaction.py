@@ -8,11 +8,12 @@ So the log from there on says what the whole one says, as if it had been compact
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from octavo.proto.group_records import Kind, Record, Slot, encode
+from octavo.proto.group_records import Kind, Record, Slot
+from octavo.serving.groups.append_queue import Unstored
 from octavo.serving.groups.group_table import GroupTable
 
 PIECE_RECORDS = 500
@@ -43,13 +44,14 @@ class Compaction:
             written += self._write(self._pieces.popleft())
         if not self._pieces and table.queue.newest < self._first:
             # Nothing is left of any group: something must be appended for the log to begin there.
-            table.queue.add([encode("", Record(Kind.GROUP, "", None))])
+            table.queue.add([Unstored("", Record(Kind.GROUP, "", None))])
         return not self._pieces
 
     def _write(self, piece: _Piece) -> int:
         group = self._table.groups.get(piece.group_id)
         if group is None:  # it went since, and left its tombstones
             return 0
+        records: Iterable[Record]
         if piece.slots:
             records = group.offsets.snapshot_of(piece.slots)
         elif piece.members:

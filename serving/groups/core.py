@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from octavo.proto.group_records import Record, Slot, Subscription
@@ -35,6 +36,9 @@ from octavo.serving.groups.values import (
     Refusal,
     Token,
 )
+
+STEPS_AT_ONCE = 100
+"""Members that take a step in one event, a few milliseconds; the others in the next `tick`."""
 
 
 class Append(NamedTuple):
@@ -74,10 +78,13 @@ class GroupCore:
         self._limits = limits
         self._directory = directory
         self._deadlines = Deadlines()
-        self._held = HeldHeartbeats(self._deadlines, limits.heartbeat_interval_s)
+        self.held = HeldHeartbeats(self._deadlines, limits.heartbeat_interval_s)
+        """Heartbeats that wait."""
         self._computing: int | None = None
         self._renamed: dict[str, str] = {}
         """Static members that came back under another id since the computation began."""
+        self._steps: dict[str, None] = {}
+        """Members that may have a step to take, in the order of their turns."""
         self._actions: list[Action] = []
 
     def next_deadline_s(self) -> float | None:
@@ -99,21 +106,21 @@ class GroupCore:
         known = self.state.members.get(heartbeat.member_id)
         again = known is not None and repeated(known, heartbeat)
         if known is not None and again:
-            self._actions += self._held.tell(known)
+            self._actions += self.held.tell(known)
         else:  # it was given up
             fenced = Refusal.FENCED_MEMBER_EPOCH
-            self._actions += self._held.refuse(heartbeat.member_id, fenced)
+            self._actions += self.held.refuse(heartbeat.member_id, fenced)
         if heartbeat.epoch == JOIN_EPOCH and not again:
             self._join(heartbeat, now_s)
         member = self.state.members[heartbeat.member_id]
         answer_now = again or lost_reply(member, heartbeat)
         if not again:
             self._hear(member, heartbeat, now_s)
-        self._held.hold(token, heartbeat, now_s)
+        self.held.hold(token, heartbeat, now_s)
         if not answer_now:
             self._advance(member, now_s)
         if answer_now or (heartbeat.owned is not None and heartbeat.epoch != JOIN_EPOCH):
-            self._actions += self._held.tell(member)  # an outcome may be unknown to it
+            self._actions += self.held.tell(member)  # an outcome may be unknown to it
         return self._done()
 
     def topics_changed(self, directory: TopicDirectory, now_s: float) -> list[Action]:
@@ -131,8 +138,8 @@ class GroupCore:
             target = {new if name == old else name: slots for name, slots in target.items()}
         self.state.store_target(epoch, target)
         self._compute()
-        for member_id in self._held:
-            self._advance(self.state.members[member_id], now_s)
+        self._steps |= dict.fromkeys(self.held)
+        self._take_steps(now_s)
         return self._done()
 
     def tick(self, now_s: float) -> list[Action]:
@@ -143,8 +150,9 @@ class GroupCore:
             if key.due is not Due.HELD_HEARTBEAT and member is not None:
                 self._remove(member, now_s)
         for key in due:
-            if key.due is Due.HELD_HEARTBEAT and key.name in self._held:
-                self._actions += self._held.tell(self.state.members[key.name])
+            if key.due is Due.HELD_HEARTBEAT and key.name in self.held:
+                self._actions += self.held.tell(self.state.members[key.name])
+        self._take_steps(now_s)
         return self._done()
 
     def commit(self, who: Committer, slots: Iterable[Slot], now_s: float) -> Refusal | None:
@@ -160,13 +168,9 @@ class GroupCore:
             self._remove(member, now_s)
         return self._done()
 
-    def withdraw(self, member_id: str, token: Token) -> None:
-        """The client of that heartbeat is gone: it waits for nothing any more."""
-        self._held.withdraw(member_id, token)
-
     def drop(self) -> list[Token]:
         """Somebody else is the coordinator now: heartbeats that are held here."""
-        return self._held.drop()
+        return self.held.drop()
 
     # -- what is read at a take-over
 
@@ -195,7 +199,7 @@ class GroupCore:
                 not member.pending or DueKey(Due.REVOCATION, name) in self._deadlines,
                 f"{name} could revoke for ever",
             )
-        for name in self._held:
+        for name in self.held:
             invariant(name in state.members, "a stranger's heartbeat is held")
             invariant(DueKey(Due.HELD_HEARTBEAT, name) in self._deadlines, "held for ever")
 
@@ -219,7 +223,7 @@ class GroupCore:
             freed = state.free(before)
             if before is not member:
                 fenced = Refusal.FENCED_INSTANCE_ID
-                self._actions += self._held.refuse(before.member_id, fenced)
+                self._actions += self.held.refuse(before.member_id, fenced)
                 state.forget(before)
         if member is None:
             member = Member(member_id, None, subscription)
@@ -276,20 +280,30 @@ class GroupCore:
     def _advance(self, member: Member, now_s: float) -> None:
         """Its next step, if a heartbeat of it waits; the heartbeat is answered if there was one."""
         state = self.state
-        if member.member_id not in self._held:
+        if member.member_id not in self.held:
             return
         target = state.target.get(member.member_id)
         if target is not None and state.target_epoch >= member.joined_epoch:
             if reconcile(member, target, state.target_epoch, state.holders):
                 state.changed(member)
             self._revoking(member, now_s)
-        if self._held.has_news(member):
-            self._actions += self._held.tell(member)
+        if self.held.has_news(member):
+            self._actions += self.held.tell(member)
+
+    def _take_steps(self, now_s: float) -> None:
+        """Of some members at a time, because a target may concern a thousand."""
+        for member_id in list(islice(self._steps, STEPS_AT_ONCE)):
+            del self._steps[member_id]
+            member = self.state.members.get(member_id)
+            if member is not None:
+                self._advance(member, now_s)
+        if self._steps:
+            self._deadlines.set(DueKey(Due.STEPS, ""), now_s)
 
     def _offer(self, slots: Iterable[Slot], now_s: float) -> None:
         """Slots are free: those whose target they are may take them, if they are here."""
-        for member in self.state.wanting(slots):
-            self._advance(member, now_s)
+        self._steps |= dict.fromkeys(one.member_id for one in self.state.wanting(slots))
+        self._take_steps(now_s)
 
     def _leave(self, heartbeat: Heartbeat, now_s: float) -> None:
         state = self.state
@@ -297,7 +311,7 @@ class GroupCore:
         if heartbeat.epoch == LEAVE_EPOCH or member.instance_id is None:
             self._remove(member, now_s)
             return
-        self._actions += self._held.refuse(member.member_id, Refusal.UNKNOWN_MEMBER_ID)
+        self._actions += self.held.refuse(member.member_id, Refusal.UNKNOWN_MEMBER_ID)
         member.left, member.sequence = True, heartbeat.sequence
         freed = state.holders.free(member.pending.items(), member.member_id)
         member.pending.clear()
@@ -309,7 +323,7 @@ class GroupCore:
     def _remove(self, member: Member, now_s: float) -> None:
         """It left or was fenced: what it held is free at once, the epoch rises (RB5)."""
         freed = self.state.free(member)
-        self._actions += self._held.refuse(member.member_id, Refusal.UNKNOWN_MEMBER_ID)
+        self._actions += self.held.refuse(member.member_id, Refusal.UNKNOWN_MEMBER_ID)
         self.state.forget(member)
         for due in (Due.SESSION, Due.REVOCATION):
             self._deadlines.clear(DueKey(due, member.member_id))

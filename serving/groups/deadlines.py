@@ -15,6 +15,7 @@ class Due(enum.IntEnum):
     HELD_HEARTBEAT = 2
     GROUP = 3
     OFFSETS = 4
+    STEPS = 5
 
 
 class DueKey(NamedTuple):

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from octavo.proto.group_records import GroupRecord, Kind, Record, Slot, encode
+from octavo.proto.group_records import GroupRecord, Kind, Record, Slot
 from octavo.runtime.invariant import invariant
-from octavo.serving.groups.append_queue import AppendQueue, AppendRecords, Respond
+from octavo.serving.groups.append_queue import AppendQueue, AppendRecords, Respond, Unstored
 from octavo.serving.groups.core import Action, Append, Compute, GroupCore
 from octavo.serving.groups.deadlines import Deadlines, Due, DueKey
 from octavo.serving.groups.held import Answer
@@ -119,9 +119,9 @@ class GroupTable:
 
     def append(self, group_id: str, group: Group, records: Iterable[Record]) -> None:
         """Records of one event of a group."""
-        stored = [encode(group_id, stamped(group, record)) for record in records]
-        if stored:
-            group.unstored = self.queue.add(stored)
+        given = [Unstored(group_id, stamped(group, record)) for record in records]
+        if given:
+            group.unstored = self.queue.add(given)
 
     def remove_offsets(self, group_id: str, group: Group, slots: Collection[Slot]) -> None:
         """A group that had nothing else goes with them."""

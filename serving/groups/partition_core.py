@@ -172,7 +172,7 @@ class GroupPartitionCore:
         """The client of that heartbeat is gone: what is held for it is let go unanswered."""
         group = self._table.groups.get(group_id)
         if group is not None:
-            group.core.withdraw(member_id, token)
+            group.core.held.withdraw(member_id, token)
 
     def remove_members(
         self,

@@ -6,7 +6,7 @@ the newest of each key. Indexes that follow from the records are kept beside the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from octavo.proto.group_records import (
     AssignmentRecord,
@@ -109,14 +109,14 @@ class GroupState:
         self._put(Kind.ASSIGNMENT, member_id, None)
         self._put(Kind.MEMBER, member_id, None)
 
-    def retarget(self, member_id: str, slots: Mapping[Slot, None] | None) -> None:
-        """What a member shall own; None: it has no target."""
+    def retarget(self, member_id: str, slots: dict[Slot, None] | None) -> None:
+        """What a member shall own, kept as it is given; None: it has no target."""
         old = self.target.pop(member_id, None)
         for slot in old or ():
             if self._wanted.get(slot) == member_id:
                 del self._wanted[slot]
         if slots is not None:
-            self.target[member_id] = dict(slots)
+            self.target[member_id] = slots
             self._wanted.update(dict.fromkeys(slots, member_id))
             self._put(Kind.TARGET, member_id, TargetRecord(tuple(slots)))
         elif old is not None:
@@ -125,14 +125,17 @@ class GroupState:
     def store_target(self, epoch: int, target: Target) -> None:
         """A computed target. Who joined since it was asked for keeps of its old one what is left,
         which only a static member that was replaced has; the next target finds it there."""
-        taken = {slot for m, slots in target.items() if m in self.members for slot in slots}
+        joined = [member_id for member_id in self.members if member_id not in target]
+        if joined:
+            taken = {slot for m, slots in target.items() if m in self.members for slot in slots}
+            left = {
+                m: [slot for slot in self.target.get(m, ()) if slot not in taken] for m in joined
+            }
+            target = {**target, **{m: tuple(slots) for m, slots in left.items()}}
         for member_id in self.members:
-            old = self.target.get(member_id)
-            new = target.get(member_id)
-            if new is None:
-                new = tuple(slot for slot in old or () if slot not in taken)
-            if old is None or old.keys() != set(new):
-                self.retarget(member_id, dict.fromkeys(new))
+            old, new = self.target.get(member_id), dict.fromkeys(target[member_id])
+            if old is None or old.keys() != new.keys():
+                self.retarget(member_id, new)
         self.target_epoch = epoch
         self._put_group()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import grpc
 import pytest
@@ -256,10 +255,17 @@ async def test_a_group_is_described_with_names() -> None:
         assert group.HasField("empty_since_ms")
 
 
-def _all_methods(world_: World) -> list[Callable[[bytes], grpc.aio.UnaryUnaryCall[bytes, bytes]]]:
+RawMethod = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+
+def _all_methods(world_: World) -> list[RawMethod]:
     channel = world_.brokers[0].channel
     (service,) = groups_pb2.DESCRIPTOR.services_by_name.values()
-    return [channel.unary_unary(f"/{service.full_name}/{one.name}") for one in service.methods]
+    found: list[RawMethod] = []
+    for one in service.methods:
+        method: RawMethod = channel.unary_unary(f"/{service.full_name}/{one.name}")
+        found.append(method)
+    return found
 
 
 @pytest.mark.parametrize("raw", [b"\xff\xff\xff", b"\x0a\x05abc", b"\x00" * 50])

@@ -18,7 +18,7 @@ from octavo.proto.group_records import (
 )
 from octavo.runtime.errors import InvariantViolation
 from octavo.serving.groups import group_table as table_module
-from octavo.serving.groups.append_queue import AppendQueue, Respond
+from octavo.serving.groups.append_queue import AppendQueue, Respond, Unstored
 from octavo.serving.groups.assignors import Target
 from octavo.serving.groups.core import GroupCore
 from octavo.serving.groups.fencing import commit_refusal
@@ -50,6 +50,13 @@ def test_durable_before_told_and_the_same_after_every_crash(block: int) -> None:
         run(seed)
 
 
+def test_steps_of_many_members_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RB2: no event concerns more members than a turn of the loop can take."""
+    monkeypatch.setattr("octavo.serving.groups.core.STEPS_AT_ONCE", 1)
+    for seed in range(2, 20):
+        run(seed)
+
+
 # --- planted faults ----------------------------------------------------------------------------
 
 
@@ -77,7 +84,7 @@ class _AnswersWhoWaits(AppendQueue):
 
 
 class _DividesEvents(AppendQueue):
-    def add(self, records: Iterable[StoredRecord]) -> int:
+    def add(self, records: Iterable[Unstored]) -> int:
         number = 0
         for record in records:
             self._last_bytes = self._batch_bytes_max

@@ -22,6 +22,7 @@ from octavo.proto.group_records import (
     Value,
     decode,
     encode,
+    size_hint_bytes,
 )
 from octavo.runtime.errors import CorruptEntry, InvalidRequest, UnsupportedVersion
 
@@ -69,6 +70,30 @@ def records(draw: st.DrawFn) -> Record:
 @given(TEXTS, records())
 def test_every_record_comes_back(group_id: str, record: Record) -> None:
     assert decode(encode(group_id, record)) == (group_id, record)
+
+
+REAL_SLOTS = st.builds(Slot, st.just("0123456789abcdef" * 2), st.integers(0, 9_999))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    TEXTS,
+    records(),
+    st.lists(st.tuples(REAL_SLOTS, EPOCHS), unique_by=lambda one: one[0], max_size=60).map(tuple),
+)
+def test_a_size_is_known_without_the_bytes(
+    group_id: str, record: Record, held: tuple[tuple[Slot, int], ...]
+) -> None:
+    """What bounds a batch is right within a factor of two, and never too small by more."""
+    match record.value:
+        case TargetRecord():
+            record = record._replace(value=TargetRecord(tuple(slot for slot, _ in held)))
+        case AssignmentRecord():
+            record = record._replace(value=record.value._replace(owned=held, pending=()))
+        case _:
+            pass
+    key, value = encode(group_id, record)
+    assert len(key) + len(value or b"") <= 2 * size_hint_bytes(group_id, record)
 
 
 @settings(max_examples=60, deadline=None)
