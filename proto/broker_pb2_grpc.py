@@ -74,6 +74,11 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteTopicReply.FromString,
                 _registered_method=True)
+        self.AlterTopic = channel.unary_unary(
+                '/octavo.broker.Broker/AlterTopic',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.AlterTopicRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.AlterTopicReply.FromString,
+                _registered_method=True)
         self.ListTopics = channel.unary_unary(
                 '/octavo.broker.Broker/ListTopics',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ListTopicsRequest.SerializeToString,
@@ -157,6 +162,12 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListTopics(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -235,6 +246,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteTopicRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.DeleteTopicReply.SerializeToString,
+            ),
+            'AlterTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterTopic,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.AlterTopicRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.AlterTopicReply.SerializeToString,
             ),
             'ListTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTopics,
@@ -483,6 +499,33 @@ class Broker:
             '/octavo.broker.Broker/DeleteTopic',
             octavo_dot_proto_dot_broker__pb2.DeleteTopicRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.DeleteTopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/AlterTopic',
+            octavo_dot_proto_dot_broker__pb2.AlterTopicRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.AlterTopicReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,7 @@ class BrokerStub:
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]
+    AlterTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.AlterTopicRequest, _broker_pb2.AlterTopicReply]
     ListTopics: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTopicsRequest, _broker_pb2.ListTopicsReply]
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]
     Roll: _grpc.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]
@@ -63,6 +64,7 @@ class BrokerAsyncStub(BrokerStub):
     ListOffsets: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]  # type: ignore[assignment]
     CreateTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]  # type: ignore[assignment]
+    AlterTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.AlterTopicRequest, _broker_pb2.AlterTopicReply]  # type: ignore[assignment]
     ListTopics: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTopicsRequest, _broker_pb2.ListTopicsReply]  # type: ignore[assignment]
     DescribeLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]  # type: ignore[assignment]
     Roll: _aio.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]  # type: ignore[assignment]
@@ -126,6 +128,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DeleteTopicReply, _abc.Awaitable[_broker_pb2.DeleteTopicReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterTopic(
+        self,
+        request: _broker_pb2.AlterTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.AlterTopicReply, _abc.Awaitable[_broker_pb2.AlterTopicReply]]: ...
 
     @_abc_1.abstractmethod
     def ListTopics(

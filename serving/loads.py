@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from octavo.metadata.topics import Topic
+from octavo.metadata.topics import Topic, is_internal
 from octavo.runtime.errors import (
     InconsistentTopicId,
     MetadataRefused,
@@ -21,7 +21,7 @@ from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.served import PartitionKey, ServedPartitions
-from octavo.serving.topic_config import settings_of
+from octavo.serving.topic_config import TopicSettings, settings_of
 from octavo.serving.topic_directory import TopicDirectory
 
 FAILED_LOAD_S = 0.5
@@ -100,11 +100,14 @@ class PartitionLoads:
             self._failed = {k: v for k, v in self._failed.items() if v[1] > now_s}
             self._failed[key] = (error, now_s + FAILED_LOAD_S)
 
+    def settings(self, topic: Topic) -> TopicSettings:
+        """What a topic's partitions go by."""
+        return settings_of(topic.config, self._config, internal=is_internal(topic.name))
+
     async def open(self, topic: Topic, partition: int, bundle: int) -> OctavoError | None:
         """Open the partition and serve it; returns why it is not served."""
         name = PartitionName(topic.name, topic.topic_id, partition)
-        settings = settings_of(topic.config, self._config, internal=topic.name.startswith("__"))
-        shell = PartitionShell(name, settings, self._deps, on_gone=self._on_gone)
+        shell = PartitionShell(name, self.settings(topic), self._deps, on_gone=self._on_gone)
         try:
             async with asyncio.timeout(self._config.recovery_timeout_s):
                 await shell.open()
@@ -127,6 +130,9 @@ class PartitionLoads:
             return NotLeader(f"{name} moved while it was loaded")
         if shell.gone is not None:  # it gave up meanwhile, and told its reason before it was here
             return shell.gone
+        newest = self._topics.cached(topic.name)
+        if newest is not None and newest.topic_id == topic.topic_id:
+            shell.adopt(self.settings(newest))  # altered while it was loaded
         before = self._served.add(shell, bundle)
         if before is not None:  # the partition of the name's earlier life
             await before.abandon(UnknownTopic(f"topic {topic.name!r} was deleted"))

@@ -206,7 +206,17 @@ class PartitionRegistry:
             except OctavoError as error:
                 _log.info("topic-not-checked", topic=name, cause=error.cause)
                 failed.add(name)
+            else:
+                self._adopt_settings(name, topic_id)
         return failed
+
+    def _adopt_settings(self, name: str, topic_id: uuid.UUID) -> None:
+        """Partitions go by the topic's settings as they are now."""
+        topic = self._topics.cached(name)
+        if topic is not None and topic.topic_id == topic_id:
+            settings = self.loads.settings(topic)
+            for shell in self._served.of_topic(topic_id):
+                shell.adopt(settings)
 
     def suspended(self) -> None:
         """The session is lost: waiting fetches must look again (G3)."""

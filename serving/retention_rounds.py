@@ -7,7 +7,7 @@ ledgers that a broker left in the trash when it died are found again so.
 
 from __future__ import annotations
 
-from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
+from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog, is_internal
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
@@ -80,7 +80,7 @@ class RetentionRounds:
         }
 
     async def _look_at(self, topic: Topic, bundles: set[int]) -> int:
-        settings = settings_of(topic.config, self._config, internal=topic.name.startswith("__"))
+        settings = settings_of(topic.config, self._config, internal=is_internal(topic.name))
         rule = RetentionRule(settings.retention_ms, settings.retention_bytes)
         opened = 0
         for partition in range(topic.partitions):

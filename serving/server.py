@@ -48,6 +48,7 @@ from octavo.serving.services.views import TopicViews
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
+from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_directory import TopicDirectory
 
 SERVICE = "octavo.broker.Broker"
@@ -112,6 +113,13 @@ class BrokerServer:
             clock=clock,
             live_bookies=self._live_bookies,
             drop_topic=self._drop_topic,
+            store_answers=self._store_answers,
+        )
+        self._topic_changes = TopicChanges(
+            self._topic_catalog,
+            config=config,
+            live_bookies=self._live_bookies,
+            changed=self._topics.forget,
             store_answers=self._store_answers,
         )
         self._tasks = TaskOwner("broker", report_broken)
@@ -249,7 +257,12 @@ class BrokerServer:
                 ownership=ownership,
                 store_answers=answers,
             ),
-            TopicService(self._topic_admin, TopicViews(self.registry, ownership), answers),
+            TopicService(
+                self._topic_admin,
+                self._topic_changes,
+                TopicViews(self.registry, ownership, config),
+                answers,
+            ),
             LogService(
                 config=config, storage=self._storage, registry=self.registry, store_answers=answers
             ),

@@ -44,12 +44,15 @@ from octavo.serving import segments as lists
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.store_answers import StoreAnswers
-from octavo.serving.topic_config import check_replication, parse_topic_config
+from octavo.serving.topic_config import (
+    CONFIG_ENTRIES_MAX,
+    check_replication,
+    parse_topic_config,
+)
 
 CONCURRENT_PARTITIONS = 16
 FENCE_TIMEOUT_S = 5.0
 """Closing a deleted topic's ledger is best effort: admission (6.12) keeps late writers out."""
-CONFIG_ENTRIES_MAX = 64
 LIST_LIMIT_MAX = 1_000
 CREATION_TOKEN_BYTES_MAX = 64
 

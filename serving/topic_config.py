@@ -25,6 +25,7 @@ from octavo.serving.retention import UNLIMITED
 
 _INT64_MAX = (1 << 63) - 1
 MAX_VALUE_CHARS = 1_000
+CONFIG_ENTRIES_MAX = 64
 
 
 class TopicSettings(NamedTuple):
@@ -112,6 +113,17 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         max_message_bytes=DEFAULT_RECORD_BYTES,
         max_batch_bytes=MAX_BATCH_BYTES,
     )
+
+
+def effective(
+    stored: Mapping[str, str], broker: BrokerConfig, *, internal: bool = False
+) -> dict[str, str]:
+    """Every setting as it works for a topic, set or by default."""
+    settings = settings_of(stored, broker, internal=internal)
+    return {
+        name: str(getattr(settings, setting.field)) if setting.field else "delete"
+        for name, setting in _SETTINGS.items()
+    }
 
 
 def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> TopicSettings:

@@ -133,6 +133,10 @@ class TopicDirectory:
     async def get_partition(self, name: str, partition: int) -> Topic:
         """The topic, after checking that it has the partition; raises InvalidPartition."""
         topic = await self.get(name)
+        if partition >= topic.partitions:  # it may have grown, and the watch be on its way (P7)
+            topic = await self._read(name, barrier=True)
+            if topic.deleting:
+                raise UnknownTopic(f"topic {name!r} is being deleted", topic=name)
         if not 0 <= partition < topic.partitions:
             raise InvalidPartition(
                 f"topic {name!r} has partitions 0..{topic.partitions - 1}, not {partition}"

@@ -127,6 +127,11 @@ class FakeCluster:
         self.topics[name] = topic
         return topic
 
+    def grow(self, topic: FakeTopic, partitions: int) -> None:
+        for number in range(len(topic.partitions), partitions):
+            topic.partitions.append(PartitionModel())
+            topic.owners.append(number % len(self.brokers))
+
     def log(self, topic: str, partition: int = 0) -> PartitionModel:
         return self.topics[topic].partitions[partition]
 
@@ -413,6 +418,17 @@ class FakeBroker(BrokerServicer):
             error = UnknownTopic(f"topic {request.name!r} does not exist")
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()
+
+    async def AlterTopic(self, request, context):  # type: ignore[no-untyped-def]
+        found = self.cluster.topics.get(request.name)
+        if found is None:
+            error = UnknownTopic(f"topic {request.name!r} does not exist")
+            return pb.AlterTopicReply(error=to_wire(error))
+        found.config.update(request.config)
+        for name in request.unset:
+            found.config.pop(name, None)
+        self.cluster.grow(found, request.partitions)
+        return pb.AlterTopicReply(topic=self._topic_info(found))
 
     async def ListTopics(self, request, context):  # type: ignore[no-untyped-def]
         await self.faults.release_metadata.wait()

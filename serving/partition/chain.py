@@ -61,7 +61,8 @@ class SegmentChain:
         allow_degraded: bool,
     ) -> None:
         self._name = name
-        self._quorum = quorum
+        self.quorum = quorum
+        """Of the next ledger."""
         self._backend = backend
         self._catalog = catalog
         self._clock = clock
@@ -238,7 +239,7 @@ class SegmentChain:
             "owner_epoch": str(self.owner_epoch),
         }
         return await self._backend.create_ledger(
-            self._quorum,
+            self.quorum,
             custom,
             allow_degraded=self._allow_degraded,
             above=self.state.max_ledger_id_ever,

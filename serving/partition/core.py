@@ -129,6 +129,16 @@ class PartitionCore:
 
     # --- life ---------------------------------------------------------------------------------
 
+    def adopt(self, settings: TopicSettings, limits: Limits, *, new_ledger: bool) -> list[Action]:
+        """The topic was altered; `new_ledger`: what is written next needs another ledger."""
+        self._limits = limits
+        self._intake.adopt(settings, limits)
+        self._rolls.limits = limits.roll
+        self.retention.adopt(limits.retention)
+        if new_ledger:
+            self._rolls.ask()
+        return [PROCEED]
+
     def loaded(
         self, *, owner_epoch: int, log_start: int, end_offset: int, last_append_ms: int
     ) -> None:

@@ -17,7 +17,7 @@ from octavo.runtime.errors import (
     Throttled,
 )
 from octavo.serving.partition.actions import Refuse, Tell
-from octavo.serving.partition.limits import Bounds
+from octavo.serving.partition.limits import Bounds, Limits
 from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import Kind, ProducerStates, Verdict
@@ -55,6 +55,11 @@ class Intake:
         self._world = world
         self.no_ledger = False
         """The last attempt to open a ledger found too few bookies."""
+
+    def adopt(self, settings: TopicSettings, limits: Limits) -> None:
+        """The topic was altered: what comes next is judged by these."""
+        self._settings, self._bounds = settings, limits.bounds
+        self._ack_quorum = limits.ack_quorum
 
     def take(
         self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float

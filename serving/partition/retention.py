@@ -52,6 +52,12 @@ class Retention:
         self._spread = spread
         self._next_check_s: float | None = None
 
+    def adopt(self, limits: RetentionLimits) -> None:
+        """The topic was altered: look soon if that changes what is kept."""
+        if limits != self.limits:
+            self.limits = limits
+            self._next_check_s = 0.0
+
     def tick(
         self, segments: Sequence[Segment], opened: OpenSegment | None, now_ms: int, now_s: float
     ) -> list[Action]:

@@ -64,10 +64,11 @@ class PartitionShell:
             expiration_ms=deps.config.producer_expiration_ms,
             max_producers=deps.config.max_producers_per_partition,
         )
+        self._spread = deps.entropy.uniform(0, 1)
         self._core = PartitionCore(
             name,
             settings,
-            limits_of(settings, deps.config, spread=deps.entropy.uniform(0, 1)),
+            limits_of(settings, deps.config, spread=self._spread),
             producers=self._producers,
             world=World(deps.live_bookies, deps.metadata_connected, deps.certain),
         )
@@ -141,6 +142,20 @@ class PartitionShell:
         """Once a second: late answers (A8), age rolls, retention, trash, old producers (I10)."""
         if self.state is PartitionStateName.SERVING:
             self._driver.tick()
+
+    def adopt(self, settings: TopicSettings) -> None:
+        """The topic was altered: go by `settings` from now on.
+
+        Another quorum is that of the next ledger, for which the open one is closed.
+        """
+        if settings == self.settings or self.state is PartitionStateName.CLOSED:
+            return
+        self.settings = settings
+        config = self._deps.config
+        quorum = quorum_of(settings, config)
+        limits = limits_of(settings, config, spread=self._spread)
+        has_other_quorum, self._chain.quorum = quorum != self._chain.quorum, quorum
+        self._driver.perform(self._core.adopt(settings, limits, new_ledger=has_other_quorum))
 
     # --- producing ----------------------------------------------------------------------------
 

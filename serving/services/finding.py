@@ -45,7 +45,7 @@ class FindingService:
         self._producer_ids = producer_ids
         self._registry = registry
         self._ownership = ownership
-        self._views = TopicViews(registry, ownership)
+        self._views = TopicViews(registry, ownership, config)
         self._during = store_answers.during
 
     def handlers(self) -> Handlers:
@@ -88,7 +88,7 @@ class FindingService:
                 continue
             for partition in range(known.partitions):
                 self._registry.start_loading(known, partition)
-            reply.topics.append(self._views.of(known))
+            reply.topics.append(self._views.of(known, with_effective=request.with_effective))
         return reply
 
     async def lookup(self, request: pb.LookupRequest, _caller: Caller) -> pb.LookupReply:

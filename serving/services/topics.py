@@ -10,15 +10,21 @@ from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.services.views import TopicViews
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
+from octavo.serving.topic_changes import TopicChanges
 
 
 class TopicService:
     """The requests about topics as a whole."""
 
     def __init__(
-        self, topic_admin: TopicAdmin, views: TopicViews, store_answers: StoreAnswers
+        self,
+        topic_admin: TopicAdmin,
+        changes: TopicChanges,
+        views: TopicViews,
+        store_answers: StoreAnswers,
     ) -> None:
         self._topic_admin = topic_admin
+        self._changes = changes
         self._views = views
         self._during = store_answers.during
 
@@ -27,6 +33,7 @@ class TopicService:
         return {
             "CreateTopic": unary(pb.CreateTopicRequest, self.create_topic),
             "DeleteTopic": unary(pb.DeleteTopicRequest, self.delete_topic),
+            "AlterTopic": unary(pb.AlterTopicRequest, self.alter_topic),
             "ListTopics": unary(pb.ListTopicsRequest, self.list_topics),
         }
 
@@ -51,6 +58,22 @@ class TopicService:
         except OctavoError as error:
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()
+
+    async def alter_topic(
+        self, request: pb.AlterTopicRequest, _caller: Caller
+    ) -> pb.AlterTopicReply:
+        """Change settings, or add partitions (F016, P7)."""
+        try:
+            topic, warning = await self._changes.alter(
+                request.name,
+                request.topic_id,
+                dict(request.config),
+                request.unset,
+                request.partitions,
+            )
+        except OctavoError as error:
+            return pb.AlterTopicReply(error=to_wire(error))
+        return pb.AlterTopicReply(topic=self._views.of(topic, with_effective=True), warning=warning)
 
     async def list_topics(
         self, request: pb.ListTopicsRequest, _caller: Caller

@@ -6,27 +6,38 @@ from collections.abc import Iterable
 
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.brokers import BrokerDirectory
-from octavo.metadata.topics import Topic
+from octavo.metadata.topics import Topic, is_internal
 from octavo.proto import broker_pb2 as pb
+from octavo.serving.config import BrokerConfig
 from octavo.serving.ownership import Ownership
 from octavo.serving.registry import PartitionRegistry
+from octavo.serving.topic_config import effective
 
 
 class TopicViews:
     """Topics with their owners as last seen."""
 
-    def __init__(self, registry: PartitionRegistry, ownership: Ownership) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, ownership: Ownership, config: BrokerConfig
+    ) -> None:
+        self._config = config
         self._registry = registry
         self._ownership = ownership
 
-    def of(self, topic: Topic) -> pb.TopicInfo:
-        """One topic; an owner that is not known is empty."""
+    def of(self, topic: Topic, *, with_effective: bool = False) -> pb.TopicInfo:
+        """One topic; an owner that is not known is empty.
+
+        `with_effective`: with every setting as it works, set or by default.
+        """
         info = pb.TopicInfo(
             name=topic.name,
             topic_id=topic.topic_id.bytes,
             config=dict(topic.config),
             created_ms=topic.created_ms,
         )
+        if with_effective:
+            internal = is_internal(topic.name)
+            info.effective.update(effective(topic.config, self._config, internal=internal))
         for partition in range(topic.partitions):
             owner = self._ownership.hint(self._registry.bundle(topic.topic_id, partition))
             info.partitions.add(

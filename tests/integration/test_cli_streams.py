@@ -50,6 +50,10 @@ JUDGES = {
 WORKS = {
     "topic create": "topic create new",
     "topic delete": "topic delete t --yes",
+    "topic grow": "topic grow t -p 20",
+    "topic set": "topic set t segment.ms=9000",
+    "topic trim": "topic trim t --before end --yes",
+    "topic unset": "topic unset t segment.ms",
     "produce": "produce t -v",
     "export": "export t --to LAKE",
     "up": "up --bookies 0 --data DATA",

@@ -41,10 +41,17 @@ def test_metadata_of_an_older_topic_are_not_believed_until_the_owner_says_so() -
     assert life(lives, view(A, created_ms=1)) == 1
 
 
-def test_f026_fewer_partitions_are_another_life() -> None:
+def test_f026_fewer_partitions_are_another_life_where_no_id_is_told() -> None:
     lives = TopicLives()
+    assert life(lives, view(b"", partitions=6)) == 0
+    assert life(lives, view(b"", partitions=3)) == 1
+
+
+def test_p7_a_broker_that_has_not_heard_of_new_partitions_is_not_believed() -> None:
+    lives = TopicLives()
+    assert life(lives, view(A, partitions=3)) == 0
     assert life(lives, view(A, partitions=6)) == 0
-    assert life(lives, view(A, partitions=3)) == 1
+    assert life(lives, view(A, partitions=3)) is None
 
 
 # --- batches under way ----------------------------------------------------------------------------

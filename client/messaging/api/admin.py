@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -140,6 +140,52 @@ class AsyncAdmin(AsyncGroupAdmin):
         await change.settle(attempt)
         cluster.topics.views.pop(name, None)
 
+    async def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> TopicDescription:
+        """Change settings of a topic while it is used; the brokers go by them without a restart.
+
+        `config` has dotted names such as `retention.ms`, `unset` names of settings that are to have
+        their default again. Another replication counts for what is written afterwards.
+
+        Raises UnknownTopic, InvalidConfig, InvalidReplicationFactor. Asking again is safe.
+        """
+        request = pb.AlterTopicRequest(name=check_topic(name), config=config or {}, unset=unset)
+        return await self._alter(request, timeout)
+
+    async def create_partitions(
+        self, name: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TopicDescription:
+        """Let a topic have `partitions` partitions, which is never fewer than it has.
+
+        Records with a key go to other partitions from then on: the order of one key holds among
+        those sent before, and among those sent after. Producers and readers find the new partitions
+        within their `metadata_max_age_ms`.
+
+        Raises UnknownTopic, InvalidPartitions. Asking again is safe.
+        """
+        check_whole("partitions", partitions, INT32_MAX, 1)
+        request = pb.AlterTopicRequest(name=check_topic(name), partitions=partitions)
+        return await self._alter(request, timeout)
+
+    async def _alter(self, request: pb.AlterTopicRequest, timeout_s: float) -> TopicDescription:
+        cluster = self._binding.cluster()
+        change = Change(cluster, f"altering topic {request.name!r}", timeout_s)
+
+        async def attempt() -> TopicDescription:
+            reply = await change.ask(lambda stub, limit: stub.AlterTopic(request, timeout=limit))
+            _check(reply)
+            return topic_of(reply.topic, reply.warning)
+
+        made = await change.settle(attempt)
+        await cluster.topics.refresh_quietly(request.name, change.deadline.left_s())
+        return made
+
     async def list_topics(
         self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S
     ) -> list[TopicDescription]:
@@ -173,7 +219,9 @@ class AsyncAdmin(AsyncGroupAdmin):
         deadline = Deadline(cluster.clock, timeout)
 
         async def attempt() -> TopicDescription:
-            reply = await cluster.topics.metadata([name], timeout_s=deadline.left_s())
+            reply = await cluster.topics.metadata(
+                [name], with_effective=True, timeout_s=deadline.left_s()
+            )
             for topic in reply.topics:
                 if topic.name == name:
                     _check(topic)
@@ -332,6 +380,7 @@ class AsyncAdmin(AsyncGroupAdmin):
 _Reply = (
     pb.CreateTopicReply
     | pb.DeleteTopicReply
+    | pb.AlterTopicReply
     | pb.TopicInfo
     | pb.DescribeLogReply
     | pb.RollReply

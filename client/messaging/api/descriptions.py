@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
@@ -27,7 +27,12 @@ class TopicDescription:
     topic_id: str
     partitions: tuple[PartitionDescription, ...]
     config: Mapping[str, str]
+    """What is set of it."""
     created_ms: int
+    effective: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Every setting as it works, set or by default; empty in a list of topics."""
+    warning: str = ""
+    """What a change means for its records; empty when it means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class ClusterHealth:
         )
 
 
-def topic_of(info: pb.TopicInfo) -> TopicDescription:
+def topic_of(info: pb.TopicInfo, warning: str = "") -> TopicDescription:
     """A topic as a broker tells of it."""
     return TopicDescription(
         name=info.name,
@@ -150,6 +155,8 @@ def topic_of(info: pb.TopicInfo) -> TopicDescription:
         ),
         config=dict(info.config),
         created_ms=info.created_ms,
+        effective=dict(info.effective),
+        warning=warning,
     )
 
 

@@ -44,7 +44,8 @@ class TopicLives:
     def admit(self, view: TopicView) -> TopicView | None:
         """`view` with the number of its life; None when that life is over.
 
-        Fewer partitions are another life, too: within one they never shrink (F026).
+        Partitions never shrink within one life (F026): fewer of them are told by a broker that has
+        not heard of the newer ones (P7), or, where no id is told, another life.
         """
         if (view.name, view.topic_id) in self._dead:
             return None
@@ -55,6 +56,8 @@ class TopicLives:
             is_over = (view.name, before.topic_id) in self._dead
             if not is_same and not is_over and view.created_ms < before.created_ms:
                 return None  # of a broker that has not heard of the newer one
+            if is_same and view.topic_id and view.partitions < before.partitions:
+                return None
             is_next = not is_same or view.partitions < before.partitions
             life = before.life + is_next
             if not is_same:

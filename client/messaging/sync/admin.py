@@ -5,7 +5,7 @@ Written by `tools/gen_sync.py` from `api/admin.py`: change that, then run `make 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -46,6 +46,38 @@ class Admin(GroupAdmin):
         the deletion may still go on. A topic that is created under the name meanwhile stays.
         """
         self._thread.run(self._async.delete_topic(name, timeout=timeout))
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> TopicDescription:
+        """Change settings of a topic while it is used; the brokers go by them without a restart.
+
+        `config` has dotted names such as `retention.ms`, `unset` names of settings that are to have
+        their default again. Another replication counts for what is written afterwards.
+
+        Raises UnknownTopic, InvalidConfig, InvalidReplicationFactor. Asking again is safe.
+        """
+        return self._thread.run(
+            self._async.alter_topic(name, config, unset=list(unset), timeout=timeout)
+        )
+
+    def create_partitions(
+        self, name: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TopicDescription:
+        """Let a topic have `partitions` partitions, which is never fewer than it has.
+
+        Records with a key go to other partitions from then on: the order of one key holds among
+        those sent before, and among those sent after. Producers and readers find the new partitions
+        within their `metadata_max_age_ms`.
+
+        Raises UnknownTopic, InvalidPartitions. Asking again is safe.
+        """
+        return self._thread.run(self._async.create_partitions(name, partitions, timeout=timeout))
 
     def list_topics(
         self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""`octavo topic …`: create, list, describe, delete; trim stands in `topic_trim`."""
+"""`octavo topic …`: create, list, describe, delete. `topic_trim`, `topic_changes`: the others."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from octavo.cli.session import (
     connected,
     parse_settings,
 )
+from octavo.cli.topic_changes import grow, set_settings, unset_settings
 from octavo.cli.topic_trim import trim
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PARTITIONS = 6
 
-app = typer.Typer(help="Create, list, describe, trim and delete topics.")
+app = typer.Typer(help="Create, list, describe, change, trim and delete topics.")
 
 TopicArgument = Annotated[
     str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)
@@ -124,13 +125,34 @@ def describe(
                 }
             )
     settings = dict(sorted(found.config.items()))
+    defaults = {k: v for k, v in sorted(found.effective.items()) if k not in settings}
     if output is Format.TABLE:
-        emit_one({"topic": found.name, "settings": settings or None}, output)
+        emit_one({"topic": found.name, "id": found.topic_id}, output)
+        emit_rows(_settings(settings, defaults), output)
     if output in (Format.TABLE, Format.CSV):
         emit_rows(rows, output)
     else:
-        emit_one({"topic": found.name, "settings": settings, "partitions": rows}, output)
+        emit_one(
+            {
+                "topic": found.name,
+                "settings": settings,
+                "defaults": defaults,
+                "partitions": rows,
+            },
+            output,
+        )
     return ExitCode.OK
+
+
+def _settings(settings: dict[str, str], defaults: dict[str, str]) -> list[Row]:
+    """What works for a topic, and whether that is its own."""
+    rows: list[Row] = [
+        {"setting": name, "value": value, "from": "topic"} for name, value in settings.items()
+    ]
+    rows += [
+        {"setting": name, "value": value, "from": "default"} for name, value in defaults.items()
+    ]
+    return sorted(rows, key=lambda row: str(row["setting"]))
 
 
 @app.command()
@@ -151,4 +173,7 @@ def delete(
     return ExitCode.OK
 
 
+app.command("set")(set_settings)
+app.command("unset")(unset_settings)
+app.command()(grow)
 app.command()(trim)

@@ -1,0 +1,166 @@
+"""Settings and partitions of a topic that is used (F016, F026, P7, M-3)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from octavo.metadata.memory import MemoryCluster
+from octavo.metadata.paths import Paths
+from octavo.metadata.topics import Topic, TopicCatalog
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SeededEntropy
+from octavo.runtime.errors import (
+    InconsistentTopicId,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    OctavoError,
+    UnknownTopic,
+)
+from octavo.serving.store_answers import StoreAnswers
+from octavo.serving.topic_changes import TopicChanges, altered
+from octavo.serving.topic_config import effective
+from tests.serving_rig import make_config
+
+TOPIC = Topic("orders", uuid.UUID(int=4), 2, {"segment.ms": "5000"})
+
+
+def test_what_a_topic_is_to_be() -> None:
+    wanted = altered(TOPIC, {"retention.ms": "7"}, ["segment.ms"], 5)
+    assert (wanted.config, wanted.partitions) == ({"retention.ms": "7"}, 5)
+    assert altered(TOPIC, {}, [], 0) == altered(TOPIC, {}, [], 2) == TOPIC
+    with pytest.raises(InvalidPartitions, match="never removed"):
+        altered(TOPIC, {}, [], 1)
+
+
+def test_effective_settings_name_every_one() -> None:
+    found = effective({"retention.ms": "7", "replication.factor": "1"}, make_config())
+    assert found["retention.ms"] == "7"
+    assert found["min.insync.replicas"] == "1"  # follows a smaller factor
+    assert found["cleanup.policy"] == "delete"
+    assert effective({}, make_config(), internal=True)["retention.ms"] == "-1"
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster()
+        self.store = self.cluster.connect()
+        self.clock = SystemClock()
+        self.catalog = TopicCatalog(
+            self.store, Paths("/octavo"), clock=self.clock, entropy=SeededEntropy(3)
+        )
+        self.heard: list[str] = []
+        self.live = 3
+        self.changes = TopicChanges(
+            self.catalog,
+            config=make_config(),
+            live_bookies=lambda: self.live,
+            changed=self.heard.append,
+            store_answers=StoreAnswers(self.store, "memory://test/octavo", self.clock),
+        )
+
+    async def alter(self, partitions: int = 0, /, **config: str) -> tuple[Topic, str]:
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        return await self.changes.alter("orders", b"", named, (), partitions)
+
+    async def stored(self) -> Topic:
+        return (await self.catalog.get("orders", barrier=True)).topic
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    made = Setup()
+    await made.catalog.create("orders", 2, {"segment.ms": "5000"})
+    yield made
+    await made.store.close()
+
+
+async def test_a_change_is_stored_and_told(setup: Setup) -> None:
+    topic, warning = await setup.alter(retention_ms="60000")
+    assert topic == await setup.stored()
+    assert topic.config == {"segment.ms": "5000", "retention.ms": "60000"}
+    assert (warning, setup.heard) == ("", ["orders"])
+
+
+async def test_p7_growing_says_that_keys_move(setup: Setup) -> None:
+    topic, warning = await setup.alter(4)
+    assert topic.partitions == (await setup.stored()).partitions == 4
+    assert "order of one key" in warning
+    assert await setup.alter(4) == (topic, "")
+
+
+@pytest.mark.parametrize("executed", [False, True])
+async def test_m3_a_lost_answer_is_settled(setup: Setup, executed: bool) -> None:
+    (setup.store.faults.lose_reply if executed else setup.store.faults.lose_request)("put")
+    topic, warning = await setup.alter(4, retention_ms="1")
+    assert topic == await setup.stored()
+    assert (topic.partitions, topic.config["retention.ms"]) == (4, "1")
+    assert warning
+
+
+async def test_changes_at_the_same_time_are_all_kept(setup: Setup) -> None:
+    real = setup.catalog.update
+    before = [True]
+
+    async def update(old: object, new: object) -> object:
+        if before.pop() if before else False:
+            found = await setup.catalog.get("orders")
+            await real(found, altered(found.topic, {"retention.bytes": "9"}, [], 0))
+        return await real(old, new)  # type: ignore[arg-type]
+
+    setup.catalog.update = update  # type: ignore[method-assign,assignment]
+    topic, _ = await setup.alter(retention_ms="8")
+    assert topic.config == {"segment.ms": "5000", "retention.bytes": "9", "retention.ms": "8"}
+
+
+REFUSED: list[tuple[dict[str, str], list[str], int, type[OctavoError]]] = [
+    ({"retention.ms": "soon"}, [], 0, InvalidConfig),
+    ({"nonsense": "1"}, [], 0, InvalidConfig),
+    ({}, ["nonsense"], 0, InvalidConfig),
+    ({"segment.ms": "9000"}, ["segment.ms"], 0, InvalidConfig),
+    ({"min.insync.replicas": "5"}, [], 0, InvalidConfig),
+    ({"replication.factor": "5"}, [], 0, InvalidReplicationFactor),
+    ({"cleanup.policy": "compact"}, [], 0, InvalidConfig),
+    ({f"s{n}": "1" for n in range(70)}, [], 0, InvalidConfig),
+    ({}, [], 0, InvalidRequest),
+    ({}, [], 1, InvalidPartitions),
+    ({}, [], -1, InvalidPartitions),
+    ({}, [], 20_000, InvalidPartitions),
+]
+
+
+@pytest.mark.parametrize(("config", "unset", "partitions", "expected"), REFUSED)
+async def test_what_cannot_be_is_refused_and_nothing_changes(
+    setup: Setup,
+    config: dict[str, str],
+    unset: list[str],
+    partitions: int,
+    expected: type[OctavoError],
+) -> None:
+    before = await setup.stored()
+    with pytest.raises(expected):
+        await setup.changes.alter("orders", b"", config, unset, partitions)
+    assert await setup.stored() == before
+    assert not setup.heard
+
+
+async def test_another_life_an_internal_one_or_none_is_left_alone(setup: Setup) -> None:
+    with pytest.raises(InconsistentTopicId):
+        await setup.changes.alter("orders", bytes(16), {"segment.ms": "9000"}, (), 0)
+    with pytest.raises(InvalidRequest, match="internal"):
+        await setup.changes.alter("__consumer_offsets", b"", {"retention.ms": "9"}, (), 0)
+    with pytest.raises(UnknownTopic):
+        await setup.changes.alter("nowhere", b"", {"retention.ms": "9"}, (), 0)
+    await setup.catalog.mark_deleting(await setup.catalog.get("orders"))
+    with pytest.raises(UnknownTopic):
+        await setup.alter(4)
+
+
+async def test_fewer_copies_are_asked_for_whoever_lives(setup: Setup) -> None:
+    setup.live = 1
+    topic, _ = await setup.alter(replication_factor="2", min_insync_replicas="2")
+    assert topic.config["replication.factor"] == "2"
