@@ -43,6 +43,7 @@ class Member:
     seen: int = 0
     owned: frozenset[Slot] = frozenset()
     token: int | None = None
+    reads: Subscription = READS_T
 
     def beat(self) -> None:
         self.take()
@@ -55,7 +56,7 @@ class Member:
                 self.name,
                 self.epoch,
                 None,
-                READS_T if self.epoch == JOIN_EPOCH else None,
+                self.reads if self.epoch == JOIN_EPOCH else None,
                 self.owned,
                 self.sequence,
                 self.seen,
@@ -401,6 +402,42 @@ def a_batch_has_a_bound(shell: Shell) -> None:
     assert sizes == [1, 50, 1]
 
 
+def a_target_of_many_batches(shell: Shell, batches_stored: int) -> None:
+    """One of which a part was stored counts for nothing: it is computed again."""
+    shell.change_topics(topics(t=40))
+    ranges = READS_T._replace(assignor="range")  # of which a newcomer moves almost everything
+    members = [Member(shell, name, reads=ranges) for name in ("c", "b", "a", "d")]
+    for _ in range(6):
+        for member in members:
+            member.converge()
+    assert sum(len(member.owned) for member in members) == 40
+    late = Member(shell, "0", reads=ranges)
+    members.append(late)
+    late.beat()
+    shell.store()
+    shell.compute()
+    for _ in range(batches_stored):
+        shell.store()
+    shell.crash(stored=False)
+    for _ in range(8):
+        for member in members:
+            member.converge()
+    owned = [slot for member in members for slot in member.owned]
+    assert len(owned) == len(set(owned)) == 40
+
+
+def a_group_of_many_offsets_is_deleted(shell: Shell) -> None:
+    shell.change_topics(topics(t=40))
+    for number in range(40):
+        shell.commit("s", NOBODY, at(number, number))
+    shell.settle()
+    gone = shell.delete_group("s")
+    assert gone not in shell.answers
+    shell.settle()
+    assert refusal_of(shell, gone) is None
+    assert committed(shell, "s") == {}
+
+
 DIRECTED: list[Callable[[Shell], None]] = [
     a_commit_is_answered_when_it_is_stored,
     metadata_has_a_bound_in_bytes,
@@ -415,6 +452,7 @@ DIRECTED: list[Callable[[Shell], None]] = [
     a_deleted_topic_takes_its_offsets,
     bounds_refuse,
     a_batch_has_a_bound,
+    a_group_of_many_offsets_is_deleted,
 ]
 
 

@@ -108,7 +108,10 @@ class GroupCoordinator:
         self._tasks.spawn(self._keep_time(), name="time")
 
     async def close(self) -> None:
-        """End; the partitions were unloaded before."""
+        """End; the partitions were unloaded before, unless that took too long."""
+        for partition in list(self._partitions.values()):
+            partition.left()
+        self._partitions.clear()
         await self._tasks.close()
         self.topics.close()
         await self._targets.close()
@@ -118,7 +121,7 @@ class GroupCoordinator:
     async def find(self, group_id: str) -> tuple[int, Located]:
         """The partition of a group and the broker to ask; makes the internal topic if need be."""
         self._check_name(group_id)
-        topic = await self._during(self._offsets_topic.get_or_create())
+        topic = await self._topic_or_new()
         partition = coordinating_partition(group_id, topic)
         return partition, await self._locate(topic, partition)
 
@@ -127,13 +130,13 @@ class GroupCoordinator:
 
         Raises InvalidPartition, CoordinatorNotAvailable.
         """
-        topic = await self._during(self._offsets_topic.get_or_create())
+        topic = await self._topic_or_new()
         _check(topic, partition)
         return await self._locate(topic, partition)
 
     async def partitions(self) -> int:
         """How many partitions groups are spread over."""
-        return (await self._during(self._offsets_topic.get_or_create())).partitions
+        return (await self._topic_or_new()).partitions
 
     async def of_group(self, group_id: str) -> GroupPartition:
         """The partition of a group, if it is coordinated here.
@@ -141,10 +144,7 @@ class GroupCoordinator:
         Raises InvalidGroupId, NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress.
         """
         self._check_name(group_id)
-        try:
-            topic = await self._during(self._offsets_topic.get())
-        except UnknownTopic:
-            raise NotCoordinator(f"nobody coordinates {group_id[:200]!r} yet") from None
+        topic = await self._topic()
         return await self.of_partition(coordinating_partition(group_id, topic))
 
     async def of_partition(self, partition: int) -> GroupPartition:
@@ -152,10 +152,7 @@ class GroupCoordinator:
         found = self._partitions.get(partition)
         if found is not None and self._is_owner(found.shell):
             return found
-        try:
-            topic = await self._during(self._offsets_topic.get())
-        except UnknownTopic:
-            raise NotCoordinator("nobody coordinates groups yet") from None
+        topic = await self._topic()
         _check(topic, partition)
         located = await self._locate(topic, partition)
         if not self._is_here(topic, partition):
@@ -167,6 +164,20 @@ class GroupCoordinator:
         if found is None:
             raise CoordinatorLoadInProgress(f"{OFFSETS_TOPIC}-{partition} is being taken over")
         return found
+
+    async def _topic_or_new(self) -> Topic:
+        return self._offsets_topic.cached() or await self._during(
+            self._offsets_topic.get_or_create()
+        )
+
+    async def _topic(self) -> Topic:
+        topic = self._offsets_topic.cached()
+        if topic is not None:
+            return topic
+        try:
+            return await self._during(self._offsets_topic.get())
+        except UnknownTopic:
+            raise NotCoordinator("nobody coordinates groups yet") from None
 
     def _check_name(self, group_id: str) -> None:
         if not is_name(group_id, self._deps.limits):

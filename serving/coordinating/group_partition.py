@@ -56,13 +56,16 @@ Event = Callable[[GroupPartitionCore, asyncio.Future[Reply]], list[PartitionActi
 """Tells a core of a request that is answered through the future."""
 
 
-def _encoded(action: AppendRecords, now_ms: int) -> Buffer:
+def _encoded(action: AppendRecords, now_ms: int) -> Buffer | OctavoError:
     records = action.records()
-    return batches.encode(
-        [now_ms] * len(records),
-        [record.key for record in records],
-        [record.value for record in records],
-    )
+    try:
+        return batches.encode(
+            [now_ms] * len(records),
+            [record.key for record in records],
+            [record.value for record in records],
+        )
+    except OctavoError as error:
+        return error
 
 
 @dataclass
@@ -268,10 +271,15 @@ class GroupPartition:
             self._append_batch(core, action, batch)
 
     def _append_batch(
-        self, core: GroupPartitionCore | None, action: AppendRecords, batch: Buffer
+        self,
+        core: GroupPartitionCore | None,
+        action: AppendRecords,
+        batch: Buffer | OctavoError,
     ) -> None:
         appended = partial(self._appended, core, action.number, len(action.unstored))
         try:
+            if isinstance(batch, OctavoError):
+                raise batch
             self.shell.append(batch, ACKS_ALL, appended)
         except OctavoError as error:
             appended(error)

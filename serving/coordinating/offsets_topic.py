@@ -24,6 +24,10 @@ class OffsetsTopic:
         self._topics = topics
         self._catalog = catalog
 
+    def cached(self) -> Topic | None:
+        """The topic, if it is known without a read."""
+        return self._topics.cached(OFFSETS_TOPIC)
+
     async def get(self) -> Topic:
         """Raises UnknownTopic: nobody asked for a coordinator yet."""
         return await self._topics.get(OFFSETS_TOPIC)

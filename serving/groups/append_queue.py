@@ -15,6 +15,10 @@ from octavo.proto.group_records import Record, StoredRecord, encode, size_hint_b
 from octavo.runtime.invariant import invariant
 from octavo.serving.groups.values import Refusal, Reply, Token
 
+EVENT_BYTES_MAX = 2 << 20
+"""Of the records of one event by their size hints, which are right within a factor of two: half of
+what a batch may have."""
+
 
 class Unstored(NamedTuple):
     """A record on its way; its bytes are made beside the loop when there are many."""
@@ -73,9 +77,25 @@ class AppendQueue:
         return self._started + 1
 
     def add(self, records: Iterable[Unstored]) -> int:
-        """Records of one event. The number of their batch."""
-        given = list(records)
-        size_bytes = sum(size_hint_bytes(*one) for one in given)
+        """Records of one event, in one batch. The number of it.
+
+        Only what no batch could hold is divided; then it is the number of the last. A part that is
+        stored without the others does no harm: tombstones count each by itself, a target counts
+        once the group's record behind it says so, what is taken stands behind what was freed, and
+        nothing of it was told.
+        """
+        part: list[Unstored] = []
+        size_bytes = 0
+        for one in records:
+            hint_bytes = size_hint_bytes(*one)
+            if part and size_bytes + hint_bytes > EVENT_BYTES_MAX:
+                self._add(part, size_bytes)
+                part, size_bytes = [], 0
+            part.append(one)
+            size_bytes += hint_bytes
+        return self._add(part, size_bytes)
+
+    def _add(self, given: list[Unstored], size_bytes: int) -> int:
         if not self._gathered or self._last_bytes + size_bytes > self._batch_bytes_max:
             self._gathered.append([])
             self._last_bytes = 0

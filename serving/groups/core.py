@@ -181,6 +181,9 @@ class GroupCore:
             self._lives(member, now_s)
             self._revoking(member, now_s)
         self._compare_topics()
+        state = self.state
+        if state.target_epoch == state.epoch and state.target.keys() != state.members.keys():
+            self._bump()  # of a join only a part was stored
         self._compute()
         return self._done()
 

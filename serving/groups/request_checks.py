@@ -23,7 +23,8 @@ class PartitionLimits:
     metadata_bytes_max: int = 4_096
     """Of one committed offset (O2)."""
     batch_bytes_max: int = 1 << 20
-    """Beyond it a batch takes no further event; one event is never divided."""
+    """Beyond it a batch takes no further event; one event is divided only beyond
+    `append_queue.EVENT_BYTES_MAX`."""
     unstored_max: int = 20_000
     """Records and answers that wait; beyond it requests are THROTTLED."""
     offsets_retention_ms: int = 10_080 * 60_000

@@ -187,13 +187,17 @@ class GroupState:
         return self.members.setdefault(member_id, fresh)
 
     def loaded(self) -> None:
-        """Everything was replayed: what follows from the records."""
+        """Everything was replayed: what follows from the records, of an event cut short too."""
         for member_id, member in self.members.items():
             for slot, epoch in member.held():
                 self.holders.take(slot, Holder(member_id, epoch))
             if member.instance_id is not None:
                 self.instances[member.instance_id] = member_id
         self._wanted = {slot: m for m, slots in self.target.items() for slot in slots}
+        for member_id, slots in list(self.target.items()):
+            mine = {slot: None for slot in slots if self._wanted.get(slot) == member_id}
+            if len(mine) < len(slots):  # it is computed again
+                self.retarget(member_id, mine)
 
     def snapshot(self) -> Iterable[Record]:
         """Records that replay to this state, whatever was in front of them is left out."""

@@ -10,9 +10,18 @@ from itertools import groupby
 
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.errors import to_wire
-from octavo.proto.group_records import OffsetKey, Slot, Subscription
+from octavo.proto.group_records import (
+    Kind,
+    OffsetKey,
+    OffsetRecord,
+    Record,
+    Slot,
+    Subscription,
+    size_hint_bytes,
+)
 from octavo.runtime.errors import InvalidRequest
 from octavo.serving.coordinating.refusals import error_of
+from octavo.serving.groups.append_queue import EVENT_BYTES_MAX
 from octavo.serving.groups.values import (
     NO_MEMBER_EPOCH,
     CommitReply,
@@ -130,8 +139,23 @@ def committer_of(sent: pb.Committer) -> Committer:
     return Committer(sent.member_id, sent.epoch, instance_id)
 
 
-def offset_of(sent: pb.OffsetCommit) -> OffsetToCommit:
-    """One offset to commit."""
+def commit_of(group_id: str, sent: Iterable[pb.OffsetCommit]) -> list[OffsetToCommit]:
+    """Offsets to commit; raises InvalidRequest for more than one batch of the log can hold."""
+    offsets = [_offset(one) for one in sent]
+    size_bytes = sum(
+        size_hint_bytes(group_id, Record(Kind.OFFSET, key, OffsetRecord(offset, epoch, text, 0)))
+        for key, offset, epoch, text in offsets
+    )
+    if size_bytes > EVENT_BYTES_MAX:
+        raise InvalidRequest(
+            f"a commit of {len(offsets)} offsets in about {size_bytes} bytes; at most "
+            f"{EVENT_BYTES_MAX}",
+            hint="commit fewer partitions at a time",
+        )
+    return offsets
+
+
+def _offset(sent: pb.OffsetCommit) -> OffsetToCommit:
     return OffsetToCommit(
         OffsetKey(topic_id_of(sent.topic_id), sent.topic, sent.partition),
         sent.offset,

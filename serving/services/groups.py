@@ -34,10 +34,9 @@ from octavo.serving.groups.values import (
 )
 from octavo.serving.services.caller import Caller
 from octavo.serving.services.group_wire import (
-    SLOTS_MAX,
+    commit_of,
     committer_of,
     heartbeat_of,
-    offset_of,
     slots_of,
     to_commit_reply,
     to_description,
@@ -48,8 +47,6 @@ from octavo.serving.services.rpc import Handlers, unary
 
 NAMES_MAX = 10_000
 """Groups, partitions or members that one request names."""
-COMMIT_BYTES_MAX = 4 << 20
-"""Of one commit: its records go into the log as one batch."""
 CONCURRENT_ASKED = 16
 """Groups or partitions of one request that are asked for at a time."""
 
@@ -183,12 +180,7 @@ class GroupService:
         """O2 to O4, RB7."""
         group_id = request.group_id
         try:
-            if len(request.offsets) > SLOTS_MAX or request.ByteSize() > COMMIT_BYTES_MAX:
-                raise InvalidRequest(
-                    f"a commit of {len(request.offsets)} offsets in {request.ByteSize()} bytes; "
-                    f"at most {SLOTS_MAX} in {COMMIT_BYTES_MAX}"
-                )
-            offsets = [offset_of(offset) for offset in request.offsets]
+            offsets = commit_of(group_id, request.offsets)
             who = committer_of(request.who)
             async with self._bounded(self._config.offset_commit_timeout_ms):
                 partition = await self._coordinator.of_group(group_id)

@@ -7,6 +7,7 @@ step of some of them. Planted faults show that both find what they are for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -32,8 +33,13 @@ from octavo.serving.groups.values import (
     Reply,
     Token,
 )
-from tests.group_partition_plays import DIRECTED, run
-from tests.group_shell import Shell
+from tests.group_partition_plays import (
+    DIRECTED,
+    a_group_of_many_offsets_is_deleted,
+    a_target_of_many_batches,
+    run,
+)
+from tests.group_shell import LIMITS, Shell
 
 
 @pytest.mark.parametrize("play", DIRECTED)
@@ -48,6 +54,36 @@ SEEDS = 45
 def test_durable_before_told_and_the_same_after_every_crash(block: int) -> None:
     for seed in range(block, SEEDS, 3):
         run(seed)
+
+
+class _Divided(Shell):
+    """Every event is too large for a batch, and may be cut short."""
+
+    judges = False
+
+    def __init__(self, directory: TopicDirectory | None = None) -> None:
+        super().__init__(directory, replace(LIMITS, batch_bytes_max=1))
+
+    def judge_log(self) -> None:
+        """What was cut short is healed, so that the log says the same in the end only."""
+        if self.judges:
+            super().judge_log()
+
+
+@pytest.mark.parametrize("most_bytes", [1, 500, 2_000])
+def test_what_no_batch_can_hold_is_divided_and_may_be_cut_short(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    monkeypatch.setattr("octavo.serving.groups.append_queue.EVENT_BYTES_MAX", most_bytes)
+    for batches_stored in range(8):
+        shell = _Divided()
+        a_target_of_many_batches(shell, batches_stored)
+        shell.settle()
+        shell.judges = True
+        shell.judge_log()
+    a_group_of_many_offsets_is_deleted(_Divided())
+    for seed in range(20, 30):
+        run(seed, _Divided)
 
 
 def test_steps_of_many_members_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
