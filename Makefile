@@ -50,6 +50,9 @@ soak-metadata: $(READY) ## 2,000 flipped bits, lost sectors and cuts of the embe
 soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: none believed, none a bare exception
 	@PYTHONPATH=. $(PY) -m tools.index_flips $(ARGS)
 
+storage-soak: $(READY) ## topics written and deleted, bookies killed: the space returns and nothing is lost; SEED=n
+	@PYTHONPATH=. $(PY) -m tools.storage_soak --seed $(or $(SEED),1) $(ARGS)
+
 soak-expiry: $(READY) ## producers whose records expire while brokers and bookies stand still: 60 rounds, three seeds
 	@PYTHONPATH=. $(PY) -m tools.soak_expiry $(ARGS)
 

@@ -29,6 +29,7 @@ from octavo.bookie.identity import (
     Judgement,
 )
 from octavo.bookie.journal.durable_file import DURABLE_FILE, DurableFile
+from octavo.bookie.journal.folder import SegmentFolder
 from octavo.bookie.journal.item import CommittedGroup, RetiredSegment
 from octavo.bookie.journal.options import JournalOptions
 from octavo.bookie.journal.refusing import RefusingJournal
@@ -38,10 +39,9 @@ from octavo.bookie.journal.segment import (
     Position,
     Record,
     SegmentHeader,
-    segment_name,
-    segment_number,
 )
 from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.reclaim.adoption import adopt_sorted, finish_deletions
 from octavo.bookie.storage.applier import IndexApplier
 from octavo.bookie.storage.frozen_index import add_unproven
 from octavo.bookie.storage.index import Index, IndexEngine
@@ -131,6 +131,7 @@ class Booter:
         self._entropy = entropy
         self._data_dir = config.data_dir
         self._journal_dir = config.data_dir / JOURNAL_DIR
+        self._segments = SegmentFolder(self._journal_dir, disk, give_up=config.accept_data_loss)
         self._index_dir = config.data_dir / INDEX_DIR
         self._durable_file = DurableFile(config.data_dir, disk)
         self._suspected = SuspectedIndex(config.data_dir, disk)
@@ -278,10 +279,11 @@ class Booter:
         await asyncio.to_thread(self._apply_frozen, index, verdict)
 
     def _apply_frozen(self, index: Index, verdict: Verdict) -> None:
+        finish_deletions(index)
         applier = IndexApplier(index, STREAM)
         self._apply(applier, verdict.spans)
         for span in verdict.tail:
-            for _, records in span_records(span, self._load(span.segment)):
+            for _, records in span_records(span, self._segments.load(span.segment)):
                 for record in records:
                     add_unproven(index, applier, record)
         applier.commit(applier.mark)
@@ -356,7 +358,7 @@ class Booter:
             verdict, _ = await self._judge(mark, instance_id, evidence)
         cookie = identity.cookie
         journal = self._journal(JournalWriter, cookie.incarnation, instance_id, callbacks)
-        numbers = await asyncio.to_thread(self._numbers)
+        numbers = await asyncio.to_thread(self._segments.numbers)
         used = [cookie.boot_counter, *(p.position.segment for p in evidence if p is not None)]
         number = max([*numbers, *used, verdict.durable.segment]) + 1
         directory = cookie.directories[DIRECTORY_ROLE].encode()
@@ -399,13 +401,13 @@ class Booter:
         self, mark: Position | None, instance_id: uuid.UUID, evidence: list[Evidence | None]
     ) -> tuple[Verdict, list[str]]:
         """What the journal holds from the mark on, and what casts doubt on it (B-23)."""
-        numbers = await asyncio.to_thread(self._numbers)
+        numbers = await asyncio.to_thread(self._segments.numbers)
         known = [proof for proof in evidence if proof is not None]
         verdict = await asyncio.to_thread(
             judge,
             mark or START,
             numbers,
-            self._load,
+            self._segments.load,
             instance_id,
             evidence=known,
             salvage=self._renewed,
@@ -416,25 +418,6 @@ class Booter:
         if problems and self._suspected.reason:
             problems.insert(0, self._suspected.reason)
         return verdict, problems
-
-    def _numbers(self) -> list[int]:
-        found = (segment_number(name) for name in self._disk.list(self._journal_dir))
-        return sorted(number for number in found if number is not None)
-
-    def _load(self, number: int) -> bytes:
-        """The bytes of a segment.
-
-        What cannot be read now is not lost: it refuses the start unless an operator gives it up.
-        """
-        path = self._journal_dir / segment_name(number)
-        try:
-            return self._disk.read(path)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if self._config.accept_data_loss:
-                raise
-            raise from_os_error(f"segment {path} cannot be read", error) from error
 
     def _make_durable(
         self,
@@ -448,23 +431,32 @@ class Booter:
 
         Then the mark moves behind it; with a flush replay is done (B-5, B-14, B-17, ADR 14).
         """
+        finish_deletions(index)
+        is_new = index.mark(STREAM) is None
         applier = IndexApplier(index, STREAM)
         replayed = self._apply(applier, verdict.spans)
         tail: list[list[Record]] = []
         for span in verdict.tail:
-            tail += [records for _, records in span_records(span, self._load(span.segment))]
+            data = self._segments.load(span.segment)
+            tail += [records for _, records in span_records(span, data)]
         for record in journal.open(next_number, verdict.durable, tail):
             applier.add_record(next_number, record)
+        adopted = 0
+        if is_new and self._renewed:
+            applier.commit(applier.mark)
+            numbers = self._segments.sorted_numbers()
+            adopted = adopt_sorted(index, applier, numbers, self._segments.load)
         self._durable_file.create(journal.durable)
         applier.set_identity(identity)
         applier.commit(journal.durable)
         index.flush()
         for end in verdict.open_ends:
-            self._trim(end)
+            self._segments.trim(end)
         _log.info(
             "replayed",
             records=replayed,
             written_again=sum(map(len, tail)),
+            adopted=adopted,
             segments=len(verdict.spans),
             segment=next_number,
             open_ends=[tuple(end) for end in verdict.open_ends],
@@ -476,18 +468,10 @@ class Booter:
         for span in spans:
             if not span.batches:
                 continue
-            data = self._load(span.segment)
+            data = self._segments.load(span.segment)
             for batch, records in span_records(span, data):
                 for record in records:
                     applier.add_record(span.segment, record)
                 applied += len(records)
                 applier.commit(max(applier.mark, Position(span.segment, batch.end)))
         return applied
-
-    def _trim(self, end: Position) -> None:
-        """Give back the preallocated zeros of a segment that a crash left open, no other byte."""
-        data = self._load(end.segment)
-        self._disk.truncate(
-            self._journal_dir / segment_name(end.segment),
-            max(end.offset, len(data.rstrip(b"\0"))),
-        )

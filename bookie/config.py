@@ -94,6 +94,32 @@ class BookieConfig(FrozenSettings):
     disk_check_s: float = Field(default=10.0, gt=0)
     """How often free space is looked at."""
 
+    # garbage collection (6.14)
+    gc_interval_s: float = Field(default=900.0, gt=0)
+    """How often the ledgers stored here are compared with the metadata (G-6)."""
+    gc_confirm_s: float = Field(default=60.0, gt=0)
+    """A ledger is deleted when it was found missing twice, so far apart (G-2)."""
+    gc_reads_per_s: float = Field(default=200.0, gt=0)
+    """Reads of the metadata store that a comparison makes at most, directories included (G-6)."""
+    gc_unexplained_ratio: float = Field(default=0.2, ge=0, le=1)
+    """Where nothing is known of deletions that were counted: if more of the ledgers are missing,
+    nothing is deleted and an alarm is raised (G-3)."""
+
+    # compaction (6.9)
+    compaction_check_s: float = Field(default=60.0, gt=0)
+    """How often segments that hold nothing any more are looked for; deletions ask for it at
+    once."""
+    compaction_minor_ratio: float = Field(default=0.2, ge=0, lt=1)
+    """Segments with less than this part in use are copied together (B-18) …"""
+    compaction_minor_interval_s: float = Field(default=3600.0, gt=0)
+    """… so often,"""
+    compaction_major_ratio: float = Field(default=0.8, ge=0, lt=1)
+    """and those with less than this part in use …"""
+    compaction_major_interval_s: float = Field(default=86_400.0, gt=0)
+    """… so often, or in each round while the disk is fuller than `disk_warn_ratio`."""
+    compaction_bytes_per_s: float = Field(default=float(16 << 20), gt=0)
+    """Most that compaction copies in a second (B-18)."""
+
     # requests
     ledgers_in_memory_max: int = Field(default=100_000, ge=1)
     """Ledgers whose state is kept in memory."""

@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import os
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -238,6 +239,11 @@ class Identity:
         self._instance_id = instance_id
         self._stored: VersionedCookie | None = None
         self._cookie: Cookie | None = None
+        self.store_went_back = ""
+        """Not empty: while this process ran the store was seen with an older cookie than the one it
+        had confirmed, as after an older copy of the metadata was put back."""
+        self.on_went_back: Callable[[], None] = lambda: None
+        """Called when that was seen, before the store's cookie is brought forward."""
         self.known_directories: frozenset[str] = frozenset()
         """Uuids of this directory according to the cookies when this boot began."""
         self._bumping = asyncio.Lock()  # one bump at a time; held across I/O on purpose
@@ -422,7 +428,20 @@ class Identity:
                     f"another process changed the cookie of {self._bookie_id!r}",
                     hint="give each process its own id and data folder, or stop the other one",
                 ) from None
+            self._note_version(found.version)
             self._stored = await self._catalog.update_cookie(found, self.cookie)
+
+    def _note_version(self, found: int) -> None:
+        if found < self.confirmed_version:
+            self.store_went_back = (
+                f"the bookie's cookie has version {found}, it had {self.confirmed_version}"
+            )
+            self.on_went_back()
+
+    @property
+    def confirmed_version(self) -> int:
+        """Version of the store's cookie that this process wrote or read last; -1 for none."""
+        return -1 if self._stored is None else int(self._stored.version)
 
     def _is_behind(self, found: Cookie) -> bool:
         """True if `found` can be an earlier state of our own cookie."""

@@ -41,6 +41,7 @@ class Ledger:
     __slots__ = (
         "accepting",
         "admitted",
+        "doomed",
         "exists",
         "fence",
         "fence_waiters",
@@ -63,6 +64,9 @@ class Ledger:
         self.fence = Fence.DURABLE if state is not None and state.fenced else Fence.NONE
         self.accepting = self.admitted and self.fence is Fence.NONE
         """Ordinary adds of new entries need no further check; equals admitted and not fenced."""
+        self.doomed = False
+        """Its deletion is in the stream: nothing more is accepted, and this object stays so when
+        the deletion has ended and another one takes its place (G-5)."""
         self.exists = False
         """The metadata store has shown this ledger once: recovery adds need no further check
         (B-32).
@@ -95,6 +99,7 @@ class Ledger:
         """True if forgetting this object loses nothing that the index does not hold."""
         return not (
             self.pins
+            or self.doomed
             or self.pending
             or self.pollers
             or self.fence_waiters
@@ -106,6 +111,16 @@ class Ledger:
         self.admitted = True
         self.known = True
         self.accepting = not self.fenced
+
+    def doom(self) -> None:
+        """Its deletion is being queued: whatever is decided from now on is refused (G-5)."""
+        self.doomed = True
+        self.accepting = self.exists = False
+
+    def spare(self) -> None:
+        """The deletion could not be stored (DISK_FULL): as if it had never been asked for."""
+        self.doomed = False
+        self.accepting = self.admitted and not self.fenced
 
     def take(self, head: EntryHead, entry: Buffer) -> None:
         """Accept an entry: visible to reads from now on, never answered as absent (B-4)."""
@@ -162,7 +177,7 @@ class Ledger:
     def validate(self) -> None:
         """Check this object's own promises."""
         invariant(
-            self.accepting == (self.admitted and not self.fenced),
+            self.accepting == (self.admitted and not self.fenced and not self.doomed),
             f"ledger {self.ledger_id}: accepting flag is stale",
         )
         invariant(
@@ -283,6 +298,8 @@ class Verdict(Enum):
     CONFLICT = "conflict"
     LOOK_UP = "look-up"
     """The id may be stored already: ask the index, then decide again with its answer."""
+    DOOMED = "doomed"
+    """The ledger is being deleted: who tries again meets admission (G-5)."""
     ADMISSION = "admission"
     """The metadata store must be asked first (6.12)."""
 
@@ -294,6 +311,8 @@ def judge_add(
 
     `absent_in_index`: the index was asked after the last await and has no such key.
     """
+    if ledger.doomed:
+        return Verdict.DOOMED
     if not recovery:
         if ledger.fenced:
             return Verdict.FENCED

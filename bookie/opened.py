@@ -15,12 +15,13 @@ from octavo.bookie.boot import STREAM, Booted
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.evidence import EvidenceKeeper
 from octavo.bookie.journal.item import JournalItem
+from octavo.bookie.reclaim.reclaimer import BookieMetadata, Reclaimer
 from octavo.bookie.storage.index_writer import IndexWriter
 from octavo.bookie.storage.reads import EntryReader, SegmentFiles
 from octavo.bookie.store import BookieStore
-from octavo.metadata.ledgers import LedgerCatalog
 from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Disk
+from octavo.runtime.entropy import Entropy
 from octavo.runtime.ids import Member
 from octavo.runtime.tasks import OnFailure, TaskOwner
 from octavo.runtime.telemetry import get_logger
@@ -48,25 +49,15 @@ class OpenedStore:
         booted: Booted,
         *,
         disk: Disk,
-        catalog: LedgerCatalog,
+        metadata: BookieMetadata,
         clock: Clock,
+        entropy: Entropy,
         events: StoreEvents,
     ) -> None:
         self.booted = booted
         self._events = events
         incarnation = booted.identity.cookie.incarnation
         self._files = SegmentFiles(booted.journal_dir, disk)
-        self.store = BookieStore(
-            config,
-            incarnation=incarnation,
-            journal=booted.journal,
-            index=booted.index,
-            reader=EntryReader(booted.index, self._files),
-            desk=AdmissionDesk(catalog, Member(config.bookie_id, incarnation)),
-            clock=clock,
-            on_disk_full=events.on_disk_full,
-            on_broken=events.on_broken,
-        )
         self.index_writer = IndexWriter(
             booted.index,
             STREAM,
@@ -76,8 +67,31 @@ class OpenedStore:
             on_visible=events.on_visible,
             on_failure=events.on_failure,
         )
+        self.store = BookieStore(
+            config,
+            incarnation=incarnation,
+            journal=booted.journal,
+            index=booted.index,
+            reader=EntryReader(booted.index, self._files),
+            desk=AdmissionDesk(metadata.catalog, Member(config.bookie_id, incarnation)),
+            do=self.index_writer.do,
+            clock=clock,
+            on_disk_full=events.on_disk_full,
+            on_broken=events.on_broken,
+        )
         self.keeper = EvidenceKeeper(
             config, booted.journal, booted.durable_file, booted.identity, clock
+        )
+        self.reclaimer = Reclaimer(
+            config,
+            booted,
+            self.store,
+            self.index_writer,
+            self._files,
+            metadata=metadata,
+            disk=disk,
+            clock=clock,
+            entropy=entropy,
         )
         self._tasks: TaskOwner | None = None
 
@@ -91,6 +105,10 @@ class OpenedStore:
         self._tasks = TaskOwner("bookie-evidence", on_failure)
         self._tasks.spawn(self.keeper.run(), name="keep evidence")
 
+    async def reclaim(self) -> None:
+        """Delete what is gone from the metadata, and compact segments, from now on."""
+        await self.reclaimer.start(self._events.on_failure)
+
     async def close(self, *, finish: bool = False) -> None:
         """Write what is queued, end the threads, close the files; the lock stays held.
 
@@ -100,6 +118,7 @@ class OpenedStore:
         booted = self.booted
         if self._tasks is not None:
             await end_part("evidence", self._tasks.close())
+        await end_part("reclaim", self.reclaimer.close())
         await end_part("journal", asyncio.to_thread(booted.journal.stop))
         await end_part("index writer", asyncio.to_thread(self.index_writer.stop))
         if finish:

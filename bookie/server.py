@@ -19,6 +19,7 @@ from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
+from octavo.bookie.reclaim.reclaimer import BookieMetadata
 from octavo.bookie.space import SpaceGauge
 from octavo.bookie.storage.index import IndexEngine
 from octavo.bookie.storage.rocks_index import RocksEngine
@@ -93,7 +94,7 @@ class BookieServer:
         self._gauge = SpaceGauge(config)
         self._tasks = TaskOwner("bookie", self._on_task_failure)
         self._requests = TaskOwner("bookie-requests", self._on_task_failure)
-        self._control = ControlServer(self._info)
+        self._control = ControlServer(self._info, self._collect)
         self._sessions: set[Session] = set()
         self.unsent = UnsentReplies(config.unsent_replies_max_bytes)
         """Replies that clients do not take (BP-2)."""
@@ -249,8 +250,14 @@ class BookieServer:
             config,
             booted,
             disk=self._disk,
-            catalog=LedgerCatalog(self._metadata, self._paths, clock=clock, entropy=entropy),
+            metadata=BookieMetadata(
+                self._metadata,
+                LedgerCatalog(self._metadata, self._paths, clock=clock, entropy=entropy),
+                cookies,
+                LedgerIdAllocator(self._metadata, self._paths, clock),
+            ),
             clock=clock,
+            entropy=entropy,
             events=StoreEvents(
                 on_visible=self._on_visible,
                 on_disk_full=self._on_disk_full,
@@ -270,6 +277,7 @@ class BookieServer:
             except OSError as error:
                 raise from_os_error(f"the cookie in {self.config.data_dir}", error) from error
             opened.keep_evidence(self._on_task_failure)
+            await opened.reclaim()
 
     async def _reopen_when_full(self) -> None:
         """6.13: end a store without space, or a frozen one that has it again, in a boot in place.
@@ -445,7 +453,17 @@ class BookieServer:
             reply.segments = journal.segment
             reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes
+            self._open.reclaimer.tell(reply)
         return reply
+
+    def _collect(self, request: bookie_pb2.CollectRequest) -> None:
+        reclaimer = self._open.reclaimer
+        if request.accept_missing:
+            reclaimer.collector.accept()
+        else:
+            reclaimer.collector.hurry()
+        if request.compact:
+            reclaimer.compactor.compact_all()
 
     # --- stop -------------------------------------------------------------------------------
 

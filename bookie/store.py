@@ -16,11 +16,13 @@ from typing import NamedTuple
 from octavo.bookie.adds import AddPart, AddRequest, Reply
 from octavo.bookie.admission import AdmissionDesk
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.deletions import LedgerDeletions
 from octavo.bookie.journal.item import EntryHead, JournalItem
 from octavo.bookie.journal.segment import CONTROL, RecordType
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.bookie.ledgers import Fence, Ledger, LedgerTable, ids_of, plan_adds
 from octavo.bookie.storage.index import Index
+from octavo.bookie.storage.index_jobs import IndexJob
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.bookie.undecided import Controls, StoreStats, UndecidedAdds
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
@@ -69,6 +71,7 @@ class BookieStore:
         index: Index,
         reader: EntryReader,
         desk: AdmissionDesk,
+        do: Callable[[IndexJob], Awaitable[None]],
         clock: Clock,
         on_disk_full: Callable[[], None],
         on_broken: Callable[[BaseException], None],
@@ -104,7 +107,14 @@ class BookieStore:
             stats=self.stats,
             tasks=self._tasks,
         )
-        self._unsettled = self._undecided.unsettled
+        self.deletions = LedgerDeletions(
+            self._table,
+            journal,
+            open_ledger=self._ledger,
+            do=do,
+            unsettled=self._undecided.unsettled.keys(),
+            on_disk_full=self._disk_full,
+        )
         self.writable = True
         """Ordinary adds are taken (6.13)."""
         self.recovery_writable = True
@@ -249,6 +259,8 @@ class BookieStore:
             ledger.pins -= 1
 
     async def _fence(self, ledger: Ledger) -> Status:
+        if ledger.doomed:
+            return Status.OVERLOADED
         if ledger.fence is Fence.DURABLE:
             return Status.OK
         if ledger.fence is not Fence.ACCEPTED:
@@ -303,7 +315,7 @@ class BookieStore:
                 return Status.NO_SUCH_LEDGER
             if lac <= ledger.lac:
                 return Status.OK
-            if not self._journal.has_room(1, CONTROL.size, lazy=True):
+            if ledger.doomed or not self._journal.has_room(1, CONTROL.size, lazy=True):
                 return Status.OVERLOADED
             ledger.raise_lac(lac)
             self._controls.submit(ledger, RecordType.EXPLICIT_LAC, lac, lambda: None, lazy=True)

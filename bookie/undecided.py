@@ -210,6 +210,8 @@ class UndecidedAdds:
                 return Status.FENCED
             if verdict is Verdict.CONFLICT:
                 return self._conflict(ledger, entry_id)
+            if verdict is Verdict.DOOMED:
+                return Status.OVERLOADED
             settling.flush()
             if verdict is Verdict.ADMISSION:
                 status = await self._admit(ledger, recovery)
@@ -266,6 +268,8 @@ class UndecidedAdds:
             if answer is Admission.OVER and not recovery:
                 ledger.refused_until_s = self._clock.monotonic() + self._config.refusal_cache_s
             return Status.FENCED if not recovery else Status.NO_SUCH_LEDGER
+        if ledger.doomed:
+            return Status.OVERLOADED  # its deletion was decided while we asked
         if recovery:
             ledger.exists = True
             return Status.OK

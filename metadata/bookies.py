@@ -319,6 +319,11 @@ class CookieCatalog:
         """Ids of all bookies that ever registered and were not decommissioned."""
         return await self._writes.children(self._paths.cookies)
 
+    async def stored_cluster_id(self) -> str:
+        """The cluster's uuid as the store has it now, which this never makes; empty for none."""
+        found = await self._writes.read(self._paths.instance_id)
+        return "" if found is None else found.value.decode("ascii", "replace")
+
     async def cluster_id(self) -> str:
         """The cluster's uuid (INSTANCEID), written once by whoever comes first."""
         found = await self._writes.read(self._paths.instance_id)

@@ -57,6 +57,13 @@ class LedgerIdAllocator:
         """The epoch in use; raises MetadataUnavailable."""
         return (await self._read_epoch())[0]
 
+    async def last_id(self) -> int:
+        """The largest id that can have been drawn so far, as of now; raises MetadataUnavailable,
+        or MetadataCorrupt."""
+        epoch = await self.read_epoch()
+        found = await self._writes.read(self._paths.idgen_epoch(epoch))
+        return (epoch << 31) | (0 if found is None else max(0, int(found.version)))
+
     async def raise_epoch(self) -> int:
         """Begin a new epoch, above every id drawn so far; returns it.
 

@@ -224,9 +224,11 @@ class LedgerCatalog:
     async def delete(self, versioned: VersionedLedger) -> None:
         """Delete the record if it still has this version; deleting what is gone is success.
 
-        Raises VersionConflict, MetadataUnavailable, UnknownOutcome.
+        The deletion is counted first: bookies believe that a ledger is gone only as far as counted
+        deletions explain it (6.14). Raises VersionConflict, MetadataUnavailable, UnknownOutcome.
         """
         key = self._paths.ledger(versioned.metadata.ledger_id)
+        await self._count_deletion()
         try:
             await self._writes.delete(key, int(versioned.version))
         except KeyMissing:
@@ -234,6 +236,21 @@ class LedgerCatalog:
                 raise VersionConflict(f"{key} was created again", key=key) from None
         self._floor.forget(key)
         await self._prune(key)
+
+    async def _count_deletion(self) -> None:
+        """Once at least: a deletion counted twice only explains more than there is."""
+        for _ in range(CAS_ATTEMPTS_MAX):
+            try:
+                await self._store.fetch_add(self._paths.ledgers_deleted)
+            except UnknownOutcome:
+                continue
+            return
+        raise MetadataUnavailable("the deletion of a ledger could not be counted")
+
+    async def deletions(self) -> int:
+        """Deletions of ledgers that were begun so far, as of now; raises MetadataUnavailable."""
+        found = await self._writes.read(self._paths.ledgers_deleted)
+        return 0 if found is None else int(found.version)
 
     async def _prune(self, key: str) -> None:
         """Remove directories that became empty (L-3); a creator makes them again."""

@@ -41,6 +41,8 @@ class Paths:
         self.bookies_rw = f"{self.root}/bookies/rw"
         self.bookies_ro = f"{self.root}/bookies/ro"
         self.cookies = f"{self.root}/cookies"
+        self.ledgers_deleted = f"{self.root}/ledgers-deleted"
+        """Counter: deletions of ledgers that were begun, in the life of the cluster (6.14)."""
         self.under_replicated = f"{self.root}/ur/ledgers"
         self.brokers = f"{self.root}/brokers"
         self.leader = f"{self.root}/leader"

@@ -389,6 +389,17 @@ class InfoReply(_message.Message):
     LEDGERS_FIELD_NUMBER: _builtins.int
     QUEUE_BYTES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    LIVE_BYTES_FIELD_NUMBER: _builtins.int
+    RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_REMOVED_FIELD_NUMBER: _builtins.int
+    COMPACTIONS_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    DAMAGED_ENTRIES_FIELD_NUMBER: _builtins.int
+    LEDGERS_DELETED_FIELD_NUMBER: _builtins.int
+    LEDGERS_MISSING_FIELD_NUMBER: _builtins.int
+    COLLECTION_PASSES_FIELD_NUMBER: _builtins.int
+    COLLECTION_ALARM_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     cluster_id: _builtins.str
@@ -403,6 +414,25 @@ class InfoReply(_message.Message):
     ledgers: _builtins.int
     queue_bytes: _builtins.int
     version: _builtins.str
+    stored_bytes: _builtins.int
+    """Space (ledger §6.9, §6.14); bytes and counts since the start unless said otherwise.
+    now, of segments that are not written to
+    """
+    live_bytes: _builtins.int
+    """now, of entries in them"""
+    reclaimed_bytes: _builtins.int
+    """files removed, less what was copied for it"""
+    segments_removed: _builtins.int
+    compactions: _builtins.int
+    copied_bytes: _builtins.int
+    damaged_entries: _builtins.int
+    """met by compaction"""
+    ledgers_deleted: _builtins.int
+    ledgers_missing: _builtins.int
+    """now, found missing once"""
+    collection_passes: _builtins.int
+    collection_alarm: _builtins.str
+    """why nothing is deleted: "word: cause"; empty while all is well"""
     def __init__(
         self,
         *,
@@ -419,11 +449,63 @@ class InfoReply(_message.Message):
         ledgers: _builtins.int = ...,
         queue_bytes: _builtins.int = ...,
         version: _builtins.str = ...,
+        stored_bytes: _builtins.int = ...,
+        live_bytes: _builtins.int = ...,
+        reclaimed_bytes: _builtins.int = ...,
+        segments_removed: _builtins.int = ...,
+        compactions: _builtins.int = ...,
+        copied_bytes: _builtins.int = ...,
+        damaged_entries: _builtins.int = ...,
+        ledgers_deleted: _builtins.int = ...,
+        ledgers_missing: _builtins.int = ...,
+        collection_passes: _builtins.int = ...,
+        collection_alarm: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "entries_added", b"entries_added", "entries_read", b"entries_read", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "queue_bytes", b"queue_bytes", "segments", b"segments", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "entries_added", b"entries_added", "entries_read", b"entries_read", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "segments", b"segments", "segments_removed", b"segments_removed", "state", b"state", "stored_bytes", b"stored_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InfoReply: _TypeAlias = InfoReply  # noqa: Y015
+
+@_typing.final
+class CollectRequest(_message.Message):
+    """Compare the ledgers stored here with the metadata at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPT_MISSING_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
+    accept_missing: _builtins.bool
+    """an operator says: delete what the metadata does not know any more"""
+    compact: _builtins.bool
+    """copy all segments together that are not nearly full of live entries"""
+    def __init__(
+        self,
+        *,
+        accept_missing: _builtins.bool = ...,
+        compact: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_missing", b"accept_missing", "compact", b"compact"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CollectReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectReply: _TypeAlias = CollectReply  # noqa: Y015

@@ -39,12 +39,23 @@ class BookieControlStub:
                 request_serializer=octavo_dot_proto_dot_bookie__pb2.InfoRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_bookie__pb2.InfoReply.FromString,
                 _registered_method=True)
+        self.Collect = channel.unary_unary(
+                '/octavo.bookie.BookieControl/Collect',
+                request_serializer=octavo_dot_proto_dot_bookie__pb2.CollectRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_bookie__pb2.CollectReply.FromString,
+                _registered_method=True)
 
 
 class BookieControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Info(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collect(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +68,11 @@ def add_BookieControlServicer_to_server(servicer, server):
                     servicer.Info,
                     request_deserializer=octavo_dot_proto_dot_bookie__pb2.InfoRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_bookie__pb2.InfoReply.SerializeToString,
+            ),
+            'Collect': grpc.unary_unary_rpc_method_handler(
+                    servicer.Collect,
+                    request_deserializer=octavo_dot_proto_dot_bookie__pb2.CollectRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_bookie__pb2.CollectReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +102,33 @@ class BookieControl:
             '/octavo.bookie.BookieControl/Info',
             octavo_dot_proto_dot_bookie__pb2.InfoRequest.SerializeToString,
             octavo_dot_proto_dot_bookie__pb2.InfoReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.bookie.BookieControl/Collect',
+            octavo_dot_proto_dot_bookie__pb2.CollectRequest.SerializeToString,
+            octavo_dot_proto_dot_bookie__pb2.CollectReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,6 +4,7 @@ client."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import pathlib
@@ -48,6 +49,7 @@ from octavo.runtime.ids import LedgerId, Member
 ROOT = "/octavo"
 MAX_ENTRY = 6 << 20
 DEADLINE_S = 20.0
+COPIES_MAX = 100
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes = b"", lac: int | None = None) -> bytes:
@@ -350,8 +352,15 @@ class WireClient:
 def snapshot(data_dir: pathlib.Path, image: pathlib.Path) -> None:
     """Copy a live data directory in the order in which each part may lag the next (B-5, B-27)."""
     image.mkdir()
-    if (data_dir / "index").exists():  # it may be kept in memory
-        shutil.copytree(data_dir / "index", image / "index")
+    for _ in range(COPIES_MAX):
+        if not (data_dir / "index").exists():  # it is kept in memory
+            break
+        before = sorted((data_dir / "index").iterdir())
+        with contextlib.suppress(shutil.Error):  # RocksDB tidies up meanwhile: once more
+            shutil.copytree(data_dir / "index", image / "index")
+            if sorted((data_dir / "index").iterdir()) == before:
+                break
+        shutil.rmtree(image / "index", ignore_errors=True)
     for name in ("cookie.first", "cookie", "durable"):
         if (data_dir / name).exists():
             shutil.copy(data_dir / name, image / name)

@@ -28,6 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These judge what tests do: what they assert holds under `python -O`, too.
 pytest.register_assert_rewrite(
+    "tests.collection_world",
     "tests.group_client",
     "tests.group_partition_plays",
     "tests.group_plays",
@@ -37,6 +38,7 @@ pytest.register_assert_rewrite(
     "tests.partition_asked_world",
     "tests.partition_core_world",
     "tests.reading_model",
+    "tests.reclaim_cuts",
     "tests.sender_world",
 )
 

@@ -358,5 +358,8 @@ class _SimReader:
     def read_at(self, offset: int, size: int) -> bytes:
         return bytes(self._file.cached[offset : offset + size])
 
+    def size(self) -> int:
+        return len(self._file.cached)
+
     def close(self) -> None:
         return

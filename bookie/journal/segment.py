@@ -63,6 +63,8 @@ class RecordType(IntEnum):
     """value = the LAC."""
     ADMIT = 3
     """value = tag of the incarnation that was admitted (6.12)."""
+    DELETE = 4
+    """Everything of this ledger in front of this record is deleted (6.14); value = 0."""
 
 
 class Position(NamedTuple):
@@ -136,20 +138,35 @@ class FooterRow(NamedTuple):
     length: int
 
 
+SORTED_BASE = 1 << 62
+"""Numbers from here on are those of sorted segments, which compaction writes and no boot replays
+(B-19)."""
+
+
 def segment_name(number: int) -> str:
     """File name of a segment; names sort as numbers do."""
-    return f"{number:016x}.seg"
+    return f"{number:016x}.{'seg' if number < SORTED_BASE else 'sorted'}"
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name, or None for another file."""
+    """The number in the file name of a segment of the journal, or None for another file."""
+    return _number(name, "seg")
+
+
+def sorted_number(name: str) -> int | None:
+    """The number in a sorted segment's file name, or None for another file."""
+    return _number(name, "sorted")
+
+
+def _number(name: str, kind: str) -> int | None:
     stem, dot, suffix = name.partition(".")
-    if not dot or suffix != "seg" or len(stem) != 16:
+    if not dot or suffix != kind or len(stem) != 16:
         return None
     try:
-        return int(stem, 16)
+        number = int(stem, 16)
     except ValueError:
         return None
+    return number if (number >= SORTED_BASE) == (kind == "sorted") else None
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -310,30 +327,40 @@ def encode_footer(
     return parts
 
 
-def footer_offset(data: bytes, header: SegmentHeader) -> int | None:
-    """Where the batches of a sealed segment end, or None when there is no valid footer."""
+def trailer_offset(data: bytes, header: SegmentHeader) -> int | None:
+    """Where the footer begins in its file, as the last bytes of the file (`data`) say."""
     start = len(data) - TRAILER_BYTES
-    if start < HEADER_BYTES:
+    if start < 0:
         return None
     trailer = data[start : start + _TRAILER.size]
     offset, magic = _TRAILER.unpack(trailer)
     (crc,) = _CRC.unpack_from(data, start + _TRAILER.size)
     if magic != _FOOTER_MAGIC or crc != crc32c(trailer, header.salt):
         return None
-    table_end = start - _CRC.size
-    if not HEADER_BYTES <= offset <= table_end - _FOOTER.size:
-        return None
-    (table_crc,) = _CRC.unpack_from(data, table_end)
-    if table_crc != crc32c(data[offset:table_end], header.salt):
-        return None
     return int(offset)
 
 
-def footer_rows(data: bytes, header: SegmentHeader) -> Iterable[FooterRow]:
+def footer_offset(data: bytes, header: SegmentHeader, base: int = 0) -> int | None:
+    """Where the batches of a sealed segment end, or None when there is no valid footer.
+
+    `data`: the file from offset `base` to its end.
+    """
+    offset = trailer_offset(data, header)
+    table_end = len(data) - TRAILER_BYTES - _CRC.size
+    if offset is None or not max(HEADER_BYTES, base) <= offset <= base + table_end - _FOOTER.size:
+        return None
+    (table_crc,) = _CRC.unpack_from(data, table_end)
+    if table_crc != crc32c(data[offset - base : table_end], header.salt):
+        return None
+    return offset
+
+
+def footer_rows(data: bytes, header: SegmentHeader, base: int = 0) -> Iterable[FooterRow]:
     """The rows of a sealed segment's footer; raises CorruptEntry when there is none."""
-    position = footer_offset(data, header)
+    position = footer_offset(data, header, base)
     if position is None:
         raise CorruptEntry(f"segment {header.number} has no valid footer")
+    position -= base
     _, _, ledgers = _FOOTER.unpack_from(data, position)
     position += _FOOTER.size
     rows: list[FooterRow] = []

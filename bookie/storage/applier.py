@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.bookie.journal.item import CommittedGroup
 from octavo.bookie.journal.segment import FooterBuilder, Position, Record, RecordType
 from octavo.bookie.storage.index import Index, LedgerState
+from octavo.bookie.storage.index_jobs import Erase, finish
 from octavo.bookie.storage.keyed_index import (
     COUNT,
     ENTRY_KEY,
@@ -15,6 +16,7 @@ from octavo.bookie.storage.keyed_index import (
     MARK_KEY,
     MARK_VALUE,
     SEGMENT_KEY,
+    doom_key,
     entry_key,
 )
 from octavo.proto.entry import HEADER
@@ -93,7 +95,17 @@ class IndexApplier:
             kind = RecordType(record.type)
         except ValueError:
             raise UnsupportedVersion(f"journal record of unknown type {record.type}") from None
-        self._control(kind, *record.control())
+        ledger_id, value = record.control()
+        if kind is RecordType.DELETE:
+            self._erase(ledger_id)
+        else:
+            self._control(kind, ledger_id, value)
+
+    def _erase(self, ledger_id: int) -> None:
+        """A replayed deletion: at this place of the stream, whole, because entries that were added
+        behind it may follow."""
+        self.commit(self._mark)
+        finish(Erase(ledger_id), self._index)
 
     def _state(self, ledger_id: int) -> LedgerState:
         state = self._states.get(ledger_id)
@@ -114,6 +126,9 @@ class IndexApplier:
         )
 
     def _control(self, kind: RecordType, ledger_id: int, value: int) -> None:
+        if kind is RecordType.DELETE:  # live: whoever submitted it has the rest done piecemeal
+            self._batch.put(doom_key(ledger_id), b"d")
+            return
         state = self._state(ledger_id)
         if kind is RecordType.FENCE:
             state = state._replace(fenced=True)

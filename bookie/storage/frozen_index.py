@@ -15,7 +15,7 @@ from octavo.bookie.ledgers import ids_of
 from octavo.bookie.storage.applier import IndexApplier
 from octavo.bookie.storage.index import Batch, Index, OnDamage
 from octavo.bookie.storage.keyed_index import KeyedIndex
-from octavo.bookie.storage.sorted_pairs import MemoryBatch, SortedPairs
+from octavo.bookie.storage.sorted_pairs import GONE, MemoryBatch, SortedPairs
 
 NOWHERE = 0
 """Number of no segment: what lies there is unreadable, never absent."""
@@ -48,10 +48,15 @@ class FrozenIndex(KeyedIndex):
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None: no such key."""
         value = self._above.get(key)
-        return self._below.get(key) if value is None else value
+        if value is None:
+            return self._below.get(key)
+        return None if value is GONE else value
 
     def scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` to below `high` in order with values; raises rather than end early."""
+        return (pair for pair in self._merged(low, high) if pair[1] is not GONE)
+
+    def _merged(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         above = self._above.between(low, high)
         place = 0
         for key, value in self._below.scan(low, high):

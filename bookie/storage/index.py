@@ -60,6 +60,10 @@ class Batch(Protocol):
         """Set a key."""
         ...
 
+    def delete(self, key: bytes) -> None:
+        """Remove a key, whether it is there or not."""
+        ...
+
 
 class Index(Protocol):
     """One open index. Reads from any thread; writes from one thread only.
@@ -93,8 +97,25 @@ class Index(Protocol):
         """State of a ledger, or None when no record of it was ever applied."""
         ...
 
+    def entries_of(self, ledger_id: int, first: int, max_count: int) -> list[tuple[int, Location]]:
+        """Ids from `first` on and locations of a ledger's entries, gaps or not."""
+        ...
+
+    def ledgers(self) -> list[tuple[int, bool]]:
+        """Every ledger of which some record was applied, and whether entries were among them."""
+        ...
+
+    def doomed(self) -> list[int]:
+        """Ledgers whose deletion has begun and not ended (6.14)."""
+        ...
+
+    def note(self, name: bytes) -> bytes | None:
+        """What was put under `note_key(name)`."""
+        ...
+
     def live_bytes(self, segment: int) -> int:
-        """Bytes of entries the index says lie in a segment."""
+        """Bytes of entries that lie in a segment, or more: an entry that a recovery add brought to
+        another place is still counted here."""
         ...
 
     def segments(self) -> list[int]:

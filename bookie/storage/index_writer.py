@@ -12,6 +12,7 @@ from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegme
 from octavo.bookie.journal.segment import FooterBuilder
 from octavo.bookie.storage.applier import IndexApplier
 from octavo.bookie.storage.index import Index
+from octavo.bookie.storage.index_jobs import IndexJob
 from octavo.runtime.clock import Clock
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.workers import Worker
@@ -26,6 +27,8 @@ acknowledged after the sync and read from memory until the index answers for the
 """
 MERGE_RECORDS_MAX = 8192
 """Records applied in one RocksDB batch."""
+JOBS_MAX = 64
+"""Jobs that wait for the index thread; their owners wait beyond it."""
 
 
 _log = get_logger("octavo.bookie.index-writer")
@@ -61,9 +64,12 @@ class IndexWriter:
         self._condition = threading.Condition()
         self._queue: deque[CommittedGroup | RetiredSegment] = deque()  # guarded by _condition
         self._queued_bytes = 0  # guarded by _condition
+        self._jobs: deque[tuple[IndexJob, asyncio.Future[None]]] = deque()  # guarded likewise
+        self._job_places = asyncio.Semaphore(JOBS_MAX)
         self._stopping = False  # guarded by _condition
         self._footer = FooterBuilder()
         self._dirty = False
+        self._job: tuple[IndexJob, asyncio.Future[None]] | None = None
         self._worker = Worker("index-writer", self._run, on_failure)
         self._dead = False  # guarded by _condition
 
@@ -89,6 +95,20 @@ class IndexWriter:
             if count == 1 or count >= GROUPS_MAX or self._queued_bytes >= LAG_BYTES_MAX:
                 self._condition.notify_all()
 
+    async def do(self, job: IndexJob) -> None:
+        """Have the index thread do a job, behind all groups that are queued now, piece by piece.
+
+        Returns when it is done. One that stop() finds waiting is cancelled.
+        """
+        async with self._job_places:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            with self._condition:
+                if self._stopping or self._dead:
+                    raise asyncio.CancelledError
+                self._jobs.append((job, done))
+                self._condition.notify_all()
+            await done
+
     def stop(self) -> None:
         """Apply what is queued, flush, end the thread (blocking)."""
         with self._condition:
@@ -105,17 +125,24 @@ class IndexWriter:
             with self._condition:
                 self._dead = True
                 self._condition.notify_all()
+                given_up, self._jobs = self._jobs, deque()
+            for _, done in given_up:
+                self._worker.tell(done.cancel)
 
     def _is_full(self) -> bool:
         return len(self._queue) >= GROUPS_MAX or self._queued_bytes >= LAG_BYTES_MAX
 
     def _take(self, timeout_s: float) -> list[CommittedGroup | RetiredSegment] | None:
-        """All queued work after a moment of gathering; empty at the timeout, None to end."""
+        """All queued work after a moment of gathering; empty at the timeout, None to end.
+
+        A job taken with it (`_job`) was submitted behind none of what is still queued.
+        """
         with self._condition:
-            if not self._queue and not self._stopping:
+            if not self._queue and not self._jobs and not self._stopping:
                 self._condition.wait(timeout_s)
             if self._queue and not self._stopping:
                 self._condition.wait_for(lambda: self._stopping or self._is_full(), GATHER_S)
+            self._job = self._jobs[0] if self._jobs else None
             if not self._queue:
                 return None if self._stopping else []
             work = list(self._queue)
@@ -147,7 +174,17 @@ class IndexWriter:
             if isinstance(piece, RetiredSegment):
                 self._seal(piece)
         self._apply(groups)
+        if self._job is not None:
+            self._work(*self._job)
         return True
+
+    def _work(self, job: IndexJob, done: asyncio.Future[None]) -> None:
+        """A piece of the oldest job."""
+        if done.cancelled() or job.step(self._index):
+            with self._condition:
+                self._jobs.popleft()
+            self._worker.tell(_settle, done)
+        self._dirty = True
 
     def _apply(self, groups: list[CommittedGroup]) -> None:
         if not groups:
@@ -186,3 +223,8 @@ class IndexWriter:
             appender.drop_cached(0)
         appender.close()
         self._footer = FooterBuilder()
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -4,6 +4,8 @@
     l|ledger        LedgerState
     s|segment       live entry bytes u64
     m|stream        segment u64, offset u64
+    d|ledger        its deletion has begun
+    n|name          a note
     i               identity of the data directory
 
 Keys are big-endian, so that the order of their bytes is the order of their numbers.
@@ -29,6 +31,21 @@ COUNT = struct.Struct(">Q")
 MARK_KEY = struct.Struct(">cI")
 MARK_VALUE = struct.Struct(">QQ")
 IDENTITY_KEY = b"i"
+
+
+def ledger_key(ledger_id: int) -> bytes:
+    """Index key of a ledger's state."""
+    return LEDGER_KEY.pack(b"l", ledger_id)
+
+
+def doom_key(ledger_id: int) -> bytes:
+    """Index key that says that a ledger's deletion has begun."""
+    return LEDGER_KEY.pack(b"d", ledger_id)
+
+
+def note_key(name: bytes) -> bytes:
+    """Index key of a note."""
+    return b"n" + name
 
 
 def entry_key(ledger_id: int, entry_id: int) -> bytes:
@@ -123,8 +140,36 @@ class KeyedIndex(ABC):
         value = self.get(LEDGER_KEY.pack(b"l", ledger_id))
         return None if value is None else LedgerState._make(self._unpack(LEDGER_STATE, value))
 
+    def entries_of(self, ledger_id: int, first: int, max_count: int) -> list[tuple[int, Location]]:
+        """Ids from `first` on and locations of a ledger's entries, gaps or not."""
+        found: list[tuple[int, Location]] = []
+        if first > MAX_ENTRY_ID or max_count < 1:
+            return found
+        high = entry_key(ledger_id, MAX_ENTRY_ID) + b"\0"
+        for key, value in self.scan(entry_key(ledger_id, first), high):
+            found.append((ENTRY_KEY.unpack(key)[2], Location(*self._unpack(ENTRY_VALUE, value))))
+            if len(found) == max_count:
+                break
+        return found
+
+    def ledgers(self) -> list[tuple[int, bool]]:
+        """Every ledger of which some record was applied, and whether entries were among them."""
+        found: list[tuple[int, bool]] = []
+        for key, value in self.scan(b"l", b"m"):
+            state = LedgerState._make(self._unpack(LEDGER_STATE, value))
+            found.append((LEDGER_KEY.unpack(key)[1], state.entries > 0))
+        return found
+
+    def doomed(self) -> list[int]:
+        """Ledgers whose deletion has begun and not ended (6.14)."""
+        return [LEDGER_KEY.unpack(key)[1] for key, _ in self.scan(b"d", b"e")]
+
+    def note(self, name: bytes) -> bytes | None:
+        """What was put under `note_key(name)`."""
+        return self.get(note_key(name))
+
     def live_bytes(self, segment: int) -> int:
-        """Bytes of entries the index says lie in a segment."""
+        """Bytes of entries that lie in a segment, or more (see `Index`)."""
         value = self.get(SEGMENT_KEY.pack(b"s", segment))
         return 0 if value is None else int(self._unpack(COUNT, value)[0])
 

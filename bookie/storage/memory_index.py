@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from octavo.bookie.storage.frozen_index import FrozenIndex
 from octavo.bookie.storage.index import Batch, OnDamage
 from octavo.bookie.storage.keyed_index import KeyedIndex
-from octavo.bookie.storage.sorted_pairs import MemoryBatch, SortedPairs
+from octavo.bookie.storage.sorted_pairs import GONE, MemoryBatch, SortedPairs
 from octavo.runtime.errors import StorageDamaged, StorageUnavailable
 
 
@@ -53,12 +53,13 @@ class MemoryIndex(KeyedIndex):
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None: no such key."""
         self._opened()
-        return self._pairs.get(key)
+        value = self._pairs.get(key)
+        return None if value is GONE else value
 
     def scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` to below `high` in order with values, as of this call."""
         self._opened()
-        return iter(self._pairs.between(low, high))
+        return iter([pair for pair in self._pairs.between(low, high) if pair[1] is not GONE])
 
     def new_batch(self) -> Batch:
         """An empty batch for `write()`."""

@@ -31,6 +31,8 @@ COALESCE_GAP_BYTES = 16 * 1024
 between included.
 """
 COALESCE_MAX_BYTES = 4 * 1024 * 1024
+MOVES_MAX = 4
+"""How often one read follows an entry that compaction moves under it, before it is EIO."""
 PINNED_RATIO = 2
 """A view keeps alive all that it is a view of, until the reply is sent: entries that would keep
 more than this many times their own size are copied, so that a reply's size bounds its memory.
@@ -53,6 +55,7 @@ class SegmentFiles:
         self._lock = threading.Lock()
         self._open: OrderedDict[int, FileReader] = OrderedDict()
         self._users: dict[int, int] = {}
+        self._forgotten: set[int] = set()  # close when the last user leaves
 
     @contextmanager
     def use(self, number: int) -> Generator[FileReader, None, None]:
@@ -71,6 +74,8 @@ class SegmentFiles:
                 self._users[number] -= 1
                 if not self._users[number]:
                     del self._users[number]
+                    if number in self._forgotten:
+                        self._drop(number)
                 self._evict()
 
     def _evict(self) -> None:
@@ -79,6 +84,21 @@ class SegmentFiles:
                 return
             if number not in self._users:
                 self._open.pop(number).close()
+
+    def forget(self, number: int) -> None:
+        """A segment is removed: close its file, at once or after its last reader, who still gets
+        what he asked for (B-20)."""
+        with self._lock:
+            if number in self._users:
+                self._forgotten.add(number)
+            else:
+                self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self._forgotten.discard(number)
+        reader = self._open.pop(number, None)
+        if reader is not None:
+            reader.close()
 
     def close(self) -> None:
         """Close every file."""
@@ -129,6 +149,7 @@ class EntryReader:
         room = max_bytes
         next_id, end = first, first + max_count
         shared = False
+        moves = 0
         while next_id < end:
             waiting = pending.get(next_id)
             if waiting is not None:
@@ -150,9 +171,14 @@ class EntryReader:
             room -= sum(map(len, found))
             next_id += len(found)
             if len(found) < len(taken):
-                if not entries:
-                    return ReadResult(Status.EIO, [])
-                break
+                if entries:
+                    break
+                # Moved or deleted behind our look into the index (B-20)? Else it is damage.
+                moved = self._index.locate(ledger_id, next_id) != taken[0]
+                if moved and moves < MOVES_MAX:
+                    moves += 1
+                    continue
+                return ReadResult(Status.EIO, [])
             if not complete:
                 break
         return ReadResult(Status.OK, _unpinned(entries) if shared else entries)

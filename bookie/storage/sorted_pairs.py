@@ -12,6 +12,10 @@ KEYS_MAX = 2_000_000
 """Keys kept in memory, some 400 MB."""
 
 
+GONE = b"\0removed"
+"""This very object stands for the value of a key that was removed."""
+
+
 class MemoryBatch:
     """Changes that are applied together."""
 
@@ -21,6 +25,10 @@ class MemoryBatch:
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
         self.changes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, whether it is there or not."""
+        self.changes[key] = GONE
 
 
 class SortedPairs:

@@ -126,6 +126,8 @@ async def test_613_an_index_without_space_ends_in_a_frozen_store(
 ) -> None:
     await rig.stop()
     await rig.start(memtable_flush_s=0.1)
+    collector = rig.server._open.reclaimer.collector  # pyright: ignore[reportPrivateUsage]
+    await when(lambda: collector.stats.last_pass_s is not None)  # it writes to the index, too
     with monkeypatch.context() as shortage:
         no_index_space(shortage, call)
         rig.disk.no_space, rig.disk.space = True, LITTLE

@@ -16,6 +16,7 @@ import pytest
 
 from octavo.chaos.toxiproxy import wait_until
 from octavo.cli.app import app
+from octavo.proto.bookie_pb2 import InfoReply
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import ConfigError, IllegalStateError
 from octavo.supervisor import layout, ports
@@ -29,6 +30,7 @@ from octavo.supervisor.cluster_file import (
     started_at,
     write_cluster_file,
 )
+from octavo.supervisor.disks import keeps_space_because
 from octavo.supervisor.leftovers import end_leftovers
 from octavo.supervisor.lock import DataDirLock
 from octavo.supervisor.spec import PARENT_PID_VARIABLE, ChildSpec, ClusterSpec
@@ -362,3 +364,11 @@ async def test_stop_kills_who_does_not_listen(tmp_path: pathlib.Path) -> None:
 )
 def test_exit_codes_in_words(code: int, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_a_bookie_that_gives_no_space_back_says_why() -> None:
+    assert keeps_space_because(entry(), InfoReply()) is None
+    told = keeps_space_because(entry(), InfoReply(collection_alarm="listing: 2 ledgers exist"))
+    assert told is not None
+    assert told.startswith("bookie-1 deletes no ledgers")
+    assert told.endswith("listing: 2 ledgers exist")

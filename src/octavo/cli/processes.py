@@ -54,8 +54,9 @@ def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE)
         else:
             emit_rows(rows, output)
     for look in seen.values():
-        if look.read_only:
-            note(look.read_only)
+        for why in (look.read_only, look.keeps_space):
+            if why:
+                note(why)
     if not alive:
         say_error("the cluster is not running", f"start it with `octavo up --data {data}`")
     elif down := [str(row["name"]) for row in rows if row["state"] == "down"]:
@@ -72,6 +73,8 @@ class _Seen(NamedTuple):
     serving: bool = False
     read_only: str | None = None
     """Why it takes no records, in words."""
+    keeps_space: str | None = None
+    """Why it gives no space back, in words."""
 
 
 def _row(entry: ProcessEntry, alive: bool, seen: _Seen) -> Row:
@@ -92,7 +95,7 @@ def _row(entry: ProcessEntry, alive: bool, seen: _Seen) -> Row:
 
 async def _look(cluster: ClusterFile, data: pathlib.Path) -> dict[str, _Seen]:
     # Imported here: loads gRPC.
-    from octavo.supervisor.disks import read_only_because
+    from octavo.supervisor.disks import keeps_space_because, read_only_because
     from octavo.supervisor.health import bookie_info, is_serving
 
     async def one(entry: ProcessEntry) -> _Seen:
@@ -100,7 +103,10 @@ async def _look(cluster: ClusterFile, data: pathlib.Path) -> dict[str, _Seen]:
         if not serving or entry.role != "bookie":
             return _Seen(serving)
         info = await bookie_info(entry.health_address, STATUS_CHECK_S)
-        return _Seen(serving, None if info is None else read_only_because(entry, info, data))
+        if info is None:
+            return _Seen(serving)
+        read_only = read_only_because(entry, info, data)
+        return _Seen(serving, read_only, keeps_space_because(entry, info))
 
     looks = await asyncio.gather(*map(one, cluster.children))
     return {entry.name: look for entry, look in zip(cluster.children, looks, strict=True)}

@@ -64,6 +64,10 @@ class FileReader(Protocol):
         """Up to `size` bytes from `offset`; shorter only at the end of the file."""
         ...
 
+    def size(self) -> int:
+        """Bytes of the file, preallocated ones included."""
+        ...
+
     def close(self) -> None:
         """Close the file."""
         ...
@@ -197,6 +201,9 @@ class _RealReader:
                 break
             data += more
         return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""In words: why a bookie takes no new entries, and when it does again."""
+"""In words: why a bookie takes no new entries, and why it gives no space back."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def read_only_because(entry: ProcessEntry, info: InfoReply, data_dir: pathlib.Pa
         f"{entry.name} is read-only: the disk of {folder} is {part:.0%} full "
         f"({size_of(usage.free)} of {size_of(usage.total)} free); it takes records again by itself "
         f"when there is room, else its log says why: `octavo logs {entry.name} --data {data_dir}`"
+    )
+
+
+def keeps_space_because(entry: ProcessEntry, info: InfoReply) -> str | None:
+    """One sentence about a bookie that deletes nothing because it does not trust the metadata,
+    None for any other."""
+    if not info.collection_alarm:
+        return None
+    return (
+        f"{entry.name} deletes no ledgers, so the space of deleted topics does not return: "
+        f"{info.collection_alarm}"
     )
 
 

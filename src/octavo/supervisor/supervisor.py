@@ -29,7 +29,7 @@ from octavo.supervisor.cluster_file import (
     read_cluster_file,
     write_cluster_file,
 )
-from octavo.supervisor.disks import read_only_because
+from octavo.supervisor.disks import keeps_space_because, read_only_because
 from octavo.supervisor.health import bookie_info, is_serving
 from octavo.supervisor.leftovers import end_leftovers
 from octavo.supervisor.lock import DataDirLock
@@ -232,8 +232,10 @@ class Supervisor:
         self._say("down", name, told)
 
     async def _watch_disks(self) -> None:
-        """Say when a bookie stops taking records, and when it does again (6.13)."""
+        """Say when a bookie stops taking records, and when it does again (6.13); and when it
+        gives no space back, and why (6.14)."""
         read_only: set[str] = set()
+        keeping: dict[str, str] = {}
         while True:
             for child in self._children.values():
                 if child.spec.role != "bookie" or child.state != "ready":
@@ -249,6 +251,10 @@ class Supervisor:
                 elif why is None and name in read_only:
                     read_only.discard(name)
                     self._say("ready", name, f"{name} takes records again")
+                kept = keeps_space_because(child.entry(), info)
+                if kept is not None and kept != keeping.get(name):
+                    self._say("trouble", name, kept)
+                keeping[name] = kept or ""
             await self._clock.sleep(DISK_LOOK_EVERY_S)
 
     async def restart(self, name: str, *, gently: bool = False) -> None:
