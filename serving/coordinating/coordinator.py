@@ -166,9 +166,10 @@ class GroupCoordinator:
         return found
 
     async def _topic_or_new(self) -> Topic:
-        return self._offsets_topic.cached() or await self._during(
-            self._offsets_topic.get_or_create()
-        )
+        topic = self._offsets_topic.cached()
+        if topic is not None:
+            return topic
+        return await self._during(self._offsets_topic.get_or_create())
 
     async def _topic(self) -> Topic:
         topic = self._offsets_topic.cached()
