@@ -25,7 +25,7 @@ PART = PartitionLag(
     time_lag_s=1.5,
     uncommitted=False,
     ahead=False,
-    member_id="f0e1",
+    member_id="f0e1d2c3-b4a5",
     client_id="billing-1",
 )
 
@@ -44,9 +44,9 @@ def test_a_person_sees_who_reads_and_what_is_odd() -> None:
         "lag": 60,
         "time_lag_s": 1.5,
         "note": None,
-        "member": "billing-1",
+        "member": "f0e1d2c3...",
     }
-    ahead = replace(PART, ahead=True, lag=0, client_id=None)
+    ahead = replace(PART, ahead=True, lag=0, member_id="f0e1")
     (row,) = partition_rows(sample(0, ahead), None, Format.TABLE)
     assert (row["note"], row["member"]) == ("ahead", "f0e1")
 
@@ -58,7 +58,7 @@ def test_a_program_gets_every_fact_apart(form: Format) -> None:
     (row,) = partition_rows(sample(0, unread), None, form)
     assert (row["committed"], row["uncommitted"], row["ahead"]) == (None, True, False)
     assert (row["time_lag_s"], row["start"], row["lag"]) == (None, 10, 60)
-    assert (row["member"], row["client"]) == ("f0e1", "billing-1")
+    assert (row["member"], row["client"]) == ("f0e1d2c3-b4a5", "billing-1")
 
 
 def test_rates_come_with_the_second_look() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
 from octavo.cli.output import count_of, note, write_bytes
 from octavo.cli.positions import Start, parse_start
+from octavo.cli.progress import Progress
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -22,6 +24,7 @@ from octavo.cli.session import (
     connected,
 )
 from octavo.cli.stopping import stop_requests, terminable
+from octavo.cli.terminal import is_terminal
 from octavo.cli.window import Window
 from octavo.runtime.errors import ConfigError, InvalidPartition, OffsetOutOfRange
 
@@ -227,6 +230,10 @@ def _to_stdout(
     follow: bool,
 ) -> int:
     printed = 0
+    progress = Progress(
+        lambda passed_s: f"{printed:,} records written, {printed / passed_s:,.0f}/s",
+        wanted=not is_terminal(sys.stdout),
+    )
     try:
         while not window.done and (count is None or printed < count):
             polled = consumer.poll(max_records=POLL_RECORDS, timeout=POLL_S)
@@ -236,13 +243,17 @@ def _to_stdout(
                 if printed == count:
                     break
             write_bytes(b"", flush=True)
+            progress.show()
             if not polled:
                 window.look()
     except KeyboardInterrupt:
         if follow:
             return ExitCode.OK
+        progress.clear()
         note(f"interrupted after {count_of(printed, 'record')}")
         raise
+    finally:
+        progress.clear()
     return ExitCode.OK
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-import sys
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from octavo.cli.failures import OutputClosed, tell
+from octavo.cli.failures import OutputClosed
 from octavo.cli.output import count_of, discard_output, note, write_text
-from octavo.cli.terminal import is_terminal
 from octavo.runtime.errors import (
     InvalidRecord,
     InvalidTimestamp,
@@ -30,7 +27,6 @@ PENDING_BYTES_MAX = 32 << 20
 """Records kept whose acknowledgement was not looked at; the producer's buffer limit comes first."""
 SKIPS_SAID_MAX = 10
 """Skipped lines that are named on stderr; the others are only counted."""
-PROGRESS_EVERY_S = 0.5
 _FAULTS_OF_A_RECORD = (MessageTooLarge, InvalidRecord, InvalidTimestamp)
 
 
@@ -161,6 +157,11 @@ class Delivery:
             discard_output()
             note("the output was closed: the rest is sent without printing")
 
+    def progress(self, passed_s: float) -> str:
+        """How far it came, for whoever looks on."""
+        count = self.acknowledged
+        return f"{count:,} records acknowledged of {self.read:,} read, {count / passed_s:,.0f}/s"
+
     def tally(self, topic: str) -> str:
         """How far it came, for the end that was not meant; waits for nothing."""
         done = [item for item in self._open if item.future.done()]
@@ -171,39 +172,3 @@ class Delivery:
         if unknown:
             text += f"; of {unknown} more it is not known whether they are"
         return text
-
-
-class Progress:
-    """A line on stderr that counts up, when a person looks at it."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._on = is_terminal(sys.stderr)
-        self._began_s = time.monotonic()
-        self._next_s = self._began_s + PROGRESS_EVERY_S  # what is done by then needs no progress
-        self._shown = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._shown:
-            tell("\r\x1b[K")
-
-    def show(self) -> None:
-        """Write it anew, from time to time."""
-        now_s = time.monotonic()
-        if not self._on or now_s < self._next_s:
-            return
-        self._next_s = now_s + PROGRESS_EVERY_S
-        self._shown = True
-        count = self._delivery.acknowledged
-        rate = count / max(now_s - self._began_s, PROGRESS_EVERY_S)
-        tell(
-            f"\r{count:,} records acknowledged of {self._delivery.read:,} read, {rate:,.0f}/s\x1b[K"
-        )

@@ -48,6 +48,7 @@ UncommittedOption = Annotated[
     ),
 ]
 INTERVAL_S = 2.0
+SHOWN_ID_CHARS = 8
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
@@ -221,8 +222,14 @@ def _in_line(part: PartitionLag) -> Row:
         "lag": part.lag,
         "time_lag_s": part.time_lag_s,
         "note": "ahead" if part.ahead else None,
-        "member": part.client_id or part.member_id,
+        "member": None if part.member_id is None else _short(part.member_id),
     }
+
+
+def _short(member_id: str) -> str:
+    """Enough to find it among the members that `octavo group describe` names in full."""
+    shown = member_id[:SHOWN_ID_CHARS]
+    return shown if shown == member_id else shown + "..."
 
 
 def _in_full(part: PartitionLag) -> Row:

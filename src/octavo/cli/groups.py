@@ -23,7 +23,7 @@ from octavo.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from octavo.client.messaging.group_admin.values import GroupDescription, MemberDescription
 
-app = typer.Typer(help="Consumer groups: who is in them, how far behind, where they go on.")
+app = typer.Typer(help="Look after consumer groups: members, lag, offsets.")
 
 GroupArgument = Annotated[str, typer.Argument(help="Id of the group.", autocompletion=group_names)]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

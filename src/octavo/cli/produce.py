@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple, cast
 import typer
 
 from octavo.cli.completion import topic_names
-from octavo.cli.delivery import Delivery, Progress, Rejects
+from octavo.cli.delivery import Delivery, Rejects
 from octavo.cli.failures import ExitCode
 from octavo.cli.input_lines import numbered_lines, reading
 from octavo.cli.output import count_of, note
+from octavo.cli.progress import Progress
 from octavo.cli.records import unescaped
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -113,7 +114,7 @@ def produce(
             found = client.admin.describe_topic(topic, timeout=timeout)  # said at once if missing
             takes = int(found.config.get("max.message.bytes", DEFAULT_RECORD_BYTES))
             config.setdefault("max_request_size", takes)
-            with client.producer(**config) as producer, Progress(delivery) as progress:
+            with client.producer(**config) as producer, Progress(delivery.progress) as progress:
                 limit = min(producer.config.max_request_size, takes) + len(delimiter or b"")
                 for number, line in _lines(source, limit, delivery, progress):
                     _send(producer, delivery, topic, split, number, line, headers, partition)
