@@ -114,4 +114,5 @@ def test_the_oldest_records_go(
     code, out, _ = octavo("topic", "trim", "t", "--before", *before, "--yes", "-o", "json")
     assert code == ExitCode.OK
     assert [fake.cluster.log("t", n).log_start for n in (0, 1)] == starts
-    assert all(row["start"] == starts[row["partition"]] for row in json.loads(out))
+    rows: list[dict[str, int]] = json.loads(out)
+    assert all(row["start"] == starts[row["partition"]] for row in rows)
