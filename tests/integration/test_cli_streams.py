@@ -35,6 +35,7 @@ PRINTS = {
     "ledger": "ledger --help",
     "ledger show": "ledger show 1",
     "ledger list": "ledger list",
+    "group": "group --help",
     "logs": "logs up --data DATA",
     "cluster": "cluster --help",
 }
@@ -49,6 +50,12 @@ JUDGES = {
 
 WORKS = {
     "topic create": "topic create new",
+    "group delete": "group delete g --yes",
+    "group describe": "group describe g",
+    "group lag": "group lag g",
+    "group list": "group list",
+    "group remove-member": "group remove-member g --all --yes",
+    "group reset": "group reset g --to start",
     "topic delete": "topic delete t --yes",
     "topic grow": "topic grow t -p 20",
     "topic set": "topic set t segment.ms=9000",
