@@ -92,6 +92,9 @@ bench: $(READY) ## throughput and latency, with the machine's own limits beside 
 bench-quick: $(READY) ## the same in less than a minute, one round, one line at the end
 	@PYTHONPATH=. $(PY) -m bench.quick
 
+group-load: $(READY) ## what groups cost their coordinator: joining, resting, hand-overs, commits, a take-over
+	@PYTHONPATH=. $(PY) -m tools.group_load $(ARGS)
+
 bench-peers: $(READY) ## Octavo beside Kafka, NATS and RabbitMQ on this machine, in turn, in one table
 	@$(PY) -c 'import confluent_kafka, matplotlib, nats, pika, rstream' 2>/dev/null || \
 	  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
