@@ -8,6 +8,7 @@ WORKERS ?= 2
 CASES ?= ../shared/cases
 KILLS ?= 40
 TERMS ?= 10
+DRAINS ?= 10
 FREEZES ?= 10
 SEED ?= 1
 
@@ -103,8 +104,8 @@ bench-peers: $(READY) ## Octavo beside Kafka, NATS and RabbitMQ on this machine,
 frozen-owner: $(READY) ## freeze the owner under an open producer and reader, 20 times a minute each
 	@PYTHONPATH=. $(PY) -m tools.frozen_owner $(ARGS)
 
-failover: $(READY) ## take brokers away under load on a real ZooKeeper: KILLS (40), TERMS, FREEZES (10), SEED; how long who waits
-	@PYTHONPATH=. $(PY) -m tools.failover --kills $(KILLS) --terms $(TERMS) --freezes $(FREEZES) --seed $(SEED) $(ARGS)
+failover: $(READY) ## take brokers away under load on a real ZooKeeper: KILLS (40), TERMS, DRAINS, FREEZES (10), SEED; how long who waits
+	@PYTHONPATH=. $(PY) -m tools.failover --kills $(KILLS) --terms $(TERMS) --drains $(DRAINS) --freezes $(FREEZES) --seed $(SEED) $(ARGS)
 
 proto: $(READY) ## regenerate the protobuf and gRPC code
 	@$(PY) tools/gen_proto.py

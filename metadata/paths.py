@@ -45,6 +45,8 @@ class Paths:
         """Counter: deletions of ledgers that were begun, in the life of the cluster (6.14)."""
         self.under_replicated = f"{self.root}/ur/ledgers"
         self.brokers = f"{self.root}/brokers"
+        self.drained_root = f"{self.root}/drained"
+        self.leaving_root = f"{self.root}/leaving"
         self.leader = f"{self.root}/leader"
         self.bundles = f"{self.root}/bundles"
         self.topics = f"{self.root}/topics"
@@ -87,6 +89,14 @@ class Paths:
     def broker(self, broker_id: str) -> str:
         """Registration of a broker."""
         return f"{self.brokers}/{broker_id}"
+
+    def drained(self, broker_id: str) -> str:
+        """Says that an operator drained the broker."""
+        return f"{self.drained_root}/{broker_id}"
+
+    def leaving(self, broker_id: str) -> str:
+        """Says that the broker is about to stop; ephemeral."""
+        return f"{self.leaving_root}/{broker_id}"
 
     def bundle(self, number: int) -> str:
         """Ownership of one bundle."""

@@ -104,6 +104,16 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthReply.FromString,
                 _registered_method=True)
+        self.ListBrokers = channel.unary_unary(
+                '/octavo.broker.Broker/ListBrokers',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.ListBrokersRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.ListBrokersReply.FromString,
+                _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/octavo.broker.Broker/DrainBroker',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.FromString,
+                _registered_method=True)
         self.ShowLedger = channel.unary_unary(
                 '/octavo.broker.Broker/ShowLedger',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerRequest.SerializeToString,
@@ -198,6 +208,18 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBrokers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBroker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShowLedger(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -276,6 +298,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ClusterHealth,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthReply.SerializeToString,
+            ),
+            'ListBrokers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBrokers,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.ListBrokersRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.ListBrokersReply.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.SerializeToString,
             ),
             'ShowLedger': grpc.unary_unary_rpc_method_handler(
                     servicer.ShowLedger,
@@ -661,6 +693,60 @@ class Broker:
             '/octavo.broker.Broker/ClusterHealth',
             octavo_dot_proto_dot_broker__pb2.ClusterHealthRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.ClusterHealthReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBrokers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/ListBrokers',
+            octavo_dot_proto_dot_broker__pb2.ListBrokersRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.ListBrokersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/DrainBroker',
+            octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.FromString,
             options,
             channel_credentials,
             insecure,

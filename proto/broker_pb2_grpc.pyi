@@ -51,6 +51,8 @@ class BrokerStub:
     Roll: _grpc.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]
     ClusterHealth: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]
+    ListBrokers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]
+    DrainBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]
     ShowLedger: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]
 
 @_typing.type_check_only
@@ -70,6 +72,8 @@ class BrokerAsyncStub(BrokerStub):
     Roll: _aio.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]  # type: ignore[assignment]
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]  # type: ignore[assignment]
     ClusterHealth: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]  # type: ignore[assignment]
+    ListBrokers: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]  # type: ignore[assignment]
+    DrainBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]  # type: ignore[assignment]
     ShowLedger: _aio.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
@@ -170,6 +174,20 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ClusterHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ClusterHealthReply, _abc.Awaitable[_broker_pb2.ClusterHealthReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListBrokers(
+        self,
+        request: _broker_pb2.ListBrokersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListBrokersReply, _abc.Awaitable[_broker_pb2.ListBrokersReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainBroker(
+        self,
+        request: _broker_pb2.DrainBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DrainBrokerReply, _abc.Awaitable[_broker_pb2.DrainBrokerReply]]: ...
 
     @_abc_1.abstractmethod
     def ShowLedger(

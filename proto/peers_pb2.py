@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/proto/peers.proto\x12\x0coctavo.peers\"8\n\x10HeartbeatRequest\x12\x13\n\x0b\x66rom_broker\x18\x01 \x01(\t\x12\x0f\n\x07hold_ms\x18\x02 \x01(\x05\"\'\n\x0eHeartbeatReply\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x0c\x32R\n\x05Peers\x12I\n\tHeartbeat\x12\x1e.octavo.peers.HeartbeatRequest\x1a\x1c.octavo.peers.HeartbeatReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/proto/peers.proto\x12\x0coctavo.peers\"8\n\x10HeartbeatRequest\x12\x13\n\x0b\x66rom_broker\x18\x01 \x01(\t\x12\x0f\n\x07hold_ms\x18\x02 \x01(\x05\"\'\n\x0eHeartbeatReply\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x0c\"1\n\rTakePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x0bTakeRequest\x12\x0e\n\x06\x62undle\x18\x01 \x01(\x05\x12\x0f\n\x07prepare\x18\x02 \x01(\x08\x12/\n\npartitions\x18\x03 \x03(\x0b\x32\x1b.octavo.peers.TakePartition\"K\n\tTakeReply\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x15\n\rowner_address\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\x32\x8e\x01\n\x05Peers\x12I\n\tHeartbeat\x12\x1e.octavo.peers.HeartbeatRequest\x1a\x1c.octavo.peers.HeartbeatReply\x12:\n\x04Take\x12\x19.octavo.peers.TakeRequest\x1a\x17.octavo.peers.TakeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_end=98
   _globals['_HEARTBEATREPLY']._serialized_start=100
   _globals['_HEARTBEATREPLY']._serialized_end=139
-  _globals['_PEERS']._serialized_start=141
-  _globals['_PEERS']._serialized_end=223
+  _globals['_TAKEPARTITION']._serialized_start=141
+  _globals['_TAKEPARTITION']._serialized_end=190
+  _globals['_TAKEREQUEST']._serialized_start=192
+  _globals['_TAKEREQUEST']._serialized_end=287
+  _globals['_TAKEREPLY']._serialized_start=289
+  _globals['_TAKEREPLY']._serialized_end=364
+  _globals['_PEERS']._serialized_start=367
+  _globals['_PEERS']._serialized_end=509
 # @@protoc_insertion_point(module_scope)

@@ -39,12 +39,23 @@ class PeersStub:
                 request_serializer=octavo_dot_proto_dot_peers__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_peers__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
+        self.Take = channel.unary_unary(
+                '/octavo.peers.Peers/Take',
+                request_serializer=octavo_dot_proto_dot_peers__pb2.TakeRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_peers__pb2.TakeReply.FromString,
+                _registered_method=True)
 
 
 class PeersServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Heartbeat(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Take(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +68,11 @@ def add_PeersServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=octavo_dot_proto_dot_peers__pb2.HeartbeatRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_peers__pb2.HeartbeatReply.SerializeToString,
+            ),
+            'Take': grpc.unary_unary_rpc_method_handler(
+                    servicer.Take,
+                    request_deserializer=octavo_dot_proto_dot_peers__pb2.TakeRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_peers__pb2.TakeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +102,33 @@ class Peers:
             '/octavo.peers.Peers/Heartbeat',
             octavo_dot_proto_dot_peers__pb2.HeartbeatRequest.SerializeToString,
             octavo_dot_proto_dot_peers__pb2.HeartbeatReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Take(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.peers.Peers/Take',
+            octavo_dot_proto_dot_peers__pb2.TakeRequest.SerializeToString,
+            octavo_dot_proto_dot_peers__pb2.TakeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,9 @@ from octavo.serving.served import PartitionKey, ServedPartitions
 from octavo.serving.topic_config import TopicSettings, settings_of
 from octavo.serving.topic_directory import TopicDirectory
 
+LOADS_AT_ONCE = 64
+"""Partitions that are opened at a time; the others wait in the order in which they were asked for,
+so that the first ones are not kept by the last."""
 FAILED_LOAD_S = 0.5
 """A load that just failed is not tried again sooner; its error is the answer meanwhile."""
 
@@ -55,6 +58,7 @@ class PartitionLoads:
         self._failed: dict[PartitionKey, tuple[OctavoError, float]] = {}  # until when it holds
         self._slow: set[PartitionKey] = set()  # loads that outlasted somebody's patience already
         self._tasks = TaskOwner("loads of partitions")
+        self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self.is_stopping = False
         """No load is begun or finished any more."""
 
@@ -109,7 +113,7 @@ class PartitionLoads:
         name = PartitionName(topic.name, topic.topic_id, partition)
         shell = PartitionShell(name, self.settings(topic), self._deps, on_gone=self._on_gone)
         try:
-            async with asyncio.timeout(self._config.recovery_timeout_s):
+            async with self._gate, asyncio.timeout(self._config.recovery_timeout_s):
                 await shell.open()
         except TimeoutError:
             return NotLeader(f"{name} could not be recovered in time")

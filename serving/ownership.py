@@ -9,24 +9,28 @@ partitions were compared with the list (O-5).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
+from octavo.metadata.brokers import BrokerInfo
 from octavo.metadata.bundles import BundleOwner, BundleRegistry
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import MetadataUnavailable, NotLeader, OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
+from octavo.serving.balance import Balance, Held
 from octavo.serving.config import BrokerConfig
+from octavo.serving.fleet import Fleet
+from octavo.serving.handover import Giving, HandOvers
 from octavo.serving.liveness.standing import Standing
 from octavo.serving.owner_hints import OwnerHints
-from octavo.serving.placement import excess, preferred_owners
+from octavo.serving.partition.name import PartitionName
 
 REACQUIRE_RETRY_S = 0.5
-BALANCE_STEP_S = 1.0
+MOVE_WAIT_S = 3.0
+"""How long a lookup waits for a bundle that is handed over to arrive."""
 _log = get_logger("octavo.serving.ownership")
 
 
@@ -42,8 +46,12 @@ class Located(NamedTuple):
 class BundleEvents(NamedTuple):
     """What the owner of partitions does when bundles come and go."""
 
+    partitions: Callable[[int], Sequence[PartitionName]]
+    """What is served of the bundle."""
     unload: Callable[[int], Awaitable[None]]
     """Close the bundle's partitions in good order (O-3)."""
+    taken: Callable[[int], None]
+    """The bundle was taken because its owner is gone: load what is in it."""
     abandon: Callable[[int], Awaitable[None]]
     """Drop them at once: another broker owns the bundle."""
     revalidate: Callable[[int], Awaitable[None]]
@@ -61,7 +69,7 @@ class Ownership:
         *,
         store: MetadataStore,
         registry: BundleRegistry,
-        brokers: BrokerDirectory,
+        fleet: Fleet,
         config: BrokerConfig,
         clock: Clock,
         events: BundleEvents,
@@ -69,17 +77,19 @@ class Ownership:
         self._standing = standing
         self._store = store
         self._registry = registry
-        self._brokers = brokers
+        self._fleet = fleet
         self._config = config
         self._clock = clock
         self._events = events
         self._tasks = TaskOwner("ownership")
         self._held: set[int] = set()
         self._lost: set[int] = set()  # held when the session ended, not acquired again yet
-        self._closing: set[int] = set()
         self._hints = OwnerHints(registry, clock, self._take_orphans)
+        giving = Giving(events.partitions, events.unload, self._held.discard, lambda: self._mine)
+        self._leaving = HandOvers(registry, self._hints, clock, giving)
         self._acquiring: dict[int, asyncio.Task[bool | OctavoError]] = {}
         self._session_changed = asyncio.Event()
+        self._takes = True
         self._stopping = False
         self._unsubscribe: list[Callable[[], None]] = []
 
@@ -92,23 +102,36 @@ class Ownership:
         self._standing.registered = self._session_changed.set
         await self._hints.start()
         self._tasks.spawn(self._follow_session(), name="session")
-        self._tasks.spawn(self._balance(), name="balance")
-        self._tasks.spawn(self._follow_brokers(), name="brokers")
+        held = Held(lambda: self._held, self.certain, lambda: self._takes, self._give_away)
+        balance = Balance(self._me.broker_id, self._fleet, self._config, self._clock, held)
+        self._tasks.spawn(balance.run(), name="balance")
+        self._tasks.spawn(self._follow(self._fleet.brokers.wait_changed), name="brokers")
+        self._tasks.spawn(self._follow(self._fleet.drains.wait_changed), name="drains")
+
+    async def leave(self) -> None:
+        """Take nothing any more, and give every bundle to the broker it is for."""
+        self._takes = False
+        others = {b: to for b, to in self._fleet.wanted_owners().items() if to != self._me}
+        held = [bundle for bundle in sorted(self._held) if bundle in others]
+        await asyncio.gather(*(self._leaving.give(b, others[b], leaving=True) for b in held))
 
     async def close(self) -> None:
-        """Release every bundle; their partitions were unloaded before."""
-        self._stopping = True  # nothing is acquired any more
+        """Release what is left; its partitions were unloaded before."""
+        self._stopping, self._takes = True, False
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         await self._hints.close()
         await self._tasks.close()
-        held, self._held = sorted(self._held | self._closing), set()
-        for bundle in held:
-            try:
-                await self._registry.release(bundle, self._mine)
-            except OctavoError as error:
+        held, self._held = sorted(self._held | self._leaving.moving.keys()), set()
+        results = await asyncio.gather(
+            *(self._registry.release(bundle, self._mine) for bundle in held),
+            return_exceptions=True,
+        )
+        for bundle, error in zip(held, results, strict=True):
+            if isinstance(error, OctavoError):
                 _log.info("bundle-left-to-session", bundle=bundle, cause=error.cause)
-                return
+            elif error is not None:
+                raise error
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -160,9 +183,11 @@ class Ownership:
 
     def preferred(self, bundle: int) -> BrokerInfo:
         """The broker that should take the bundle."""
-        live = {broker.broker_id: broker for broker in self._brokers.live()}
-        owners = preferred_owners(self._config.bundles, sorted(live))
-        return live[owners[bundle]] if owners else self._me
+        return self._fleet.preferred(bundle) or self._me
+
+    def moving(self, bundle: int) -> asyncio.Future[None] | None:
+        """While the bundle is on its way to a successor: done when that one can be asked."""
+        return self._leaving.moving.get(bundle)
 
     async def locate(self, bundle: int) -> Located:
         """Answer a lookup (O-2): the owner, or the broker to ask; takes the bundle if it is for us.
@@ -171,7 +196,10 @@ class Ownership:
         """
         if self.owns(bundle):
             return Located(self._me.broker_id, self._me.address, redirect=False)
-        if bundle in self._closing or bundle in self._lost or bundle in self._held:
+        moving = self.moving(bundle)
+        if moving is not None:
+            await asyncio.wait({moving}, timeout=MOVE_WAIT_S)
+        if bundle in self._leaving.moving or bundle in self._lost or bundle in self._held:
             raise NotLeader(f"bundle {bundle} is moving, ask again")
         owner = await self._registry.owner(bundle)
         if owner is not None and owner != self._mine:
@@ -186,7 +214,7 @@ class Ownership:
 
     async def acquire(self, bundle: int) -> bool:
         """Take the bundle; simultaneous callers share the attempt."""
-        if self._stopping:
+        if not self._takes:
             raise NotLeader(f"bundle {bundle} moves: this broker stops")
         task = self._acquiring.get(bundle)
         if task is None:
@@ -204,7 +232,7 @@ class Ownership:
                 return False
             # A session that ended meanwhile took the key with it.
             changed = self._store.session_id != session or self._mine != mine
-            if changed or self._closing & {bundle}:
+            if changed or bundle in self._leaving.moving:
                 return False
             self._held.add(bundle)
             self._hints.seen(bundle, mine)
@@ -216,22 +244,24 @@ class Ownership:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def _follow_brokers(self) -> None:
+    async def _follow(self, wait_changed: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await self._brokers.wait_changed()
+            await wait_changed()
             self._take_orphans()
 
     def _take_orphans(self) -> None:
         """Take at once what lost its owner and is for this broker: no lookup is waited for."""
-        busy = self._held | self._closing | self._lost | self._acquiring.keys()
+        moving = self._leaving.moving
+        busy = self._held | moving.keys() | self._lost | self._acquiring.keys()
         for bundle in sorted(self._hints.orphans - busy):
-            if not self._stopping and self.preferred(bundle).broker_id == self._me.broker_id:
+            if self._takes and self.preferred(bundle).broker_id == self._me.broker_id:
                 self._tasks.spawn(self._take(bundle), name=f"take {bundle}")
 
     async def _take(self, bundle: int) -> None:
         try:
             if await self.acquire(bundle):
                 _log.info("bundle-taken", bundle=bundle)
+                self._events.taken(bundle)
         except OctavoError as error:  # a lookup tries again
             _log.info("bundle-not-taken", bundle=bundle, cause=error.cause)
 
@@ -279,36 +309,6 @@ class Ownership:
             await self._events.abandon(bundle)
         self._lost.discard(bundle)
 
-    # --- balance ------------------------------------------------------------------------------
-
-    async def _balance(self) -> None:
-        """Give bundles in excess away once the set of brokers has been stable (O-3, F145)."""
-        seen: list[str] = []
-        stable_since_s = self._clock.monotonic()
-        while True:
-            await self._clock.sleep(min(BALANCE_STEP_S, self._config.ownership_settle_s or 0.01))
-            live = [broker.broker_id for broker in self._brokers.live()]
-            now_s = self._clock.monotonic()
-            # After a pause what is known of brokers and bundles is old, whatever the state says.
-            if live != seen or not self.certain():
-                seen, stable_since_s = live, now_s
-                continue
-            if now_s - stable_since_s < self._config.ownership_settle_s:
-                continue
-            surplus = excess(sorted(self._held), self._me.broker_id, self._config.bundles, live)
-            step = surplus[: self._config.ownership_moves_per_step]
-            if step:
-                await asyncio.gather(*(self._give_away(bundle) for bundle in step))
-
     async def _give_away(self, bundle: int) -> None:
-        _log.info("bundle-unloads", bundle=bundle, to=self.preferred(bundle).broker_id)
-        self._closing.add(bundle)  # before the unload: no lookup lands on a closing owner (O-1)
-        self._held.discard(bundle)
-        try:
-            await self._events.unload(bundle)
-            await self._registry.release(bundle, self._mine)
-            self._hints.gone(bundle, self._mine)
-        except OctavoError as error:
-            _log.warning("bundle-not-released", bundle=bundle, cause=error.cause)
-        finally:
-            self._closing.discard(bundle)
+        to = self._fleet.preferred(bundle)
+        await self._leaving.give(bundle, None if to == self._me else to)

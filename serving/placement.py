@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 
@@ -45,9 +45,15 @@ def preferred_owners(bundles: int, brokers: Sequence[str]) -> tuple[str, ...]:
     return _assign(bundles, tuple(sorted(set(brokers))))
 
 
+def eligible(live: Iterable[str], excluded: Collection[str]) -> list[str]:
+    """Who may be given bundles: whoever lives and is not excluded; all when nobody is left."""
+    ids = sorted(set(live))
+    return [broker for broker in ids if broker not in excluded] or ids
+
+
 def excess(held: Sequence[int], me: str, bundles: int, brokers: Sequence[str]) -> list[int]:
     """Bundles that `me` holds although another live broker is preferred, in order."""
     owners = preferred_owners(bundles, brokers)
-    if not owners or me not in brokers:
+    if not owners:
         return []
     return sorted(bundle for bundle in held if owners[bundle] != me)

@@ -21,7 +21,7 @@ from octavo.runtime.errors import (
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.loads import PartitionLoads
-from octavo.serving.ownership import Ownership
+from octavo.serving.ownership import Located, Ownership
 from octavo.serving.partition.core import PartitionStateName
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.shell import PartitionShell
@@ -129,7 +129,7 @@ class PartitionRegistry:
         found = await self._topics.get_partition(topic, partition)
         bundle = self.bundle(found.topic_id, partition)
         if not self._ownership().owns(bundle):
-            raise self._elsewhere(topic, partition, bundle)
+            raise _elsewhere(topic, partition, self._ownership().hint(bundle))
         await self.loads.wait(found, partition, bundle, wait_s, brief=brief)
         shell = self.find(topic, partition)
         if shell is None:
@@ -140,6 +140,19 @@ class PartitionRegistry:
         """Whether the partition is in the table of those that are served."""
         return (topic, partition) in self._served.by_key
 
+    def when_moved(self, topic: str, partition: int, then: Callable[[NotLeader], None]) -> bool:
+        """Whether the partition is being handed over: `then` is called with where it went, when its
+        successor can be asked (O-3)."""
+        known = self._topics.cached(topic)
+        bundle = -1 if known is None else self.bundle(known.topic_id, partition)
+        moving = self._ownership().moving(bundle)
+        if moving is None:
+            return False
+        moving.add_done_callback(
+            lambda _: then(_elsewhere(topic, partition, self._ownership().hint(bundle)))
+        )
+        return True
+
     def start_loading(self, topic: Topic, partition: int) -> None:
         """Begin to load a partition that clients will soon ask for, if its bundle is ours."""
         bundle = self.bundle(topic.topic_id, partition)
@@ -147,16 +160,6 @@ class PartitionRegistry:
             return
         if (topic.name, partition) not in self._served.by_key and self._ownership().owns(bundle):
             self.loads.start(topic, partition, bundle)
-
-    def _elsewhere(self, topic: str, partition: int, bundle: int) -> NotLeader:
-        located = self._ownership().hint(bundle)
-        if located is None:
-            return NotLeader(f"{topic}-{partition} is not served here")
-        return NotLeader(
-            f"{topic}-{partition} is served by {located.broker_id}",
-            owner_id=located.broker_id,
-            owner_address=located.address,
-        )
 
     def _on_gone(self, shell: PartitionShell, reason: OctavoError) -> None:
         """The shell gave up by itself; forget it and free its handles."""
@@ -250,3 +253,14 @@ class PartitionRegistry:
         self._served.forget(shell)
         if shell.state is not PartitionStateName.CLOSED:
             await shell.abandon(reason)
+
+
+def _elsewhere(topic: str, partition: int, located: Located | None) -> NotLeader:
+    """That the partition is not served here, and where it is if that is known."""
+    if located is None:
+        return NotLeader(f"{topic}-{partition} is not served here")
+    return NotLeader(
+        f"{topic}-{partition} is served by {located.broker_id}",
+        owner_id=located.broker_id,
+        owner_address=located.address,
+    )

@@ -13,7 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
+from octavo.metadata.bundles import BundleRegistry
 from octavo.metadata.connect import root_of
+from octavo.metadata.drains import Drains
 from octavo.metadata.paths import Paths
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
@@ -30,14 +32,17 @@ from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
 from octavo.serving.coordinating.coordinator import GroupCoordinator
+from octavo.serving.fleet import Fleet
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.liveness.membership import Membership
+from octavo.serving.load_ahead import LoadAhead
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
 from octavo.serving.services.finding import FindingService
+from octavo.serving.services.fleet import FleetService
 from octavo.serving.services.groups import GroupService
 from octavo.serving.services.log import LogService
 from octavo.serving.services.peers import PeerService
@@ -55,6 +60,8 @@ SERVICE = "octavo.broker.Broker"
 GROUP_SERVICE = "octavo.coordinator.Groups"
 PEERS = "octavo.peers.Peers"
 RESUME_DELETIONS_TICKS = 60
+ANNOUNCE_S = 1.0
+"""How long the metadata store has to note that this broker is about to stop."""
 
 _log = get_logger("octavo.serving.server")
 
@@ -87,6 +94,8 @@ class BrokerServer:
         self._topic_catalog = TopicCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
+        self._drains = Drains(store, self._paths, clock=clock)
+        self._fleet = Fleet(self._brokers, self._drains, config.bundles)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
@@ -105,6 +114,7 @@ class BrokerServer:
             store_answers=self._store_answers,
         )
         self._group_service = GroupService(self._groups, config, clock)
+        self._ahead = LoadAhead(self.registry, self._topics, self._topic_catalog, clock)
         self._topic_admin = TopicAdmin(
             self._topic_catalog,
             self._partitions,
@@ -183,6 +193,8 @@ class BrokerServer:
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
         await self._brokers.start()
+        await self._drains.came_back(config.broker_id)
+        await self._drains.start()
         member = self._member = Membership(
             me,
             store=self._store,
@@ -196,10 +208,12 @@ class BrokerServer:
             member.standing,
             store=self._store,
             registry=member.bundles,
-            brokers=self._brokers,
+            fleet=self._fleet,
             config=config,
             clock=self._clock,
             events=BundleEvents(
+                partitions=self._ahead.partitions_of,
+                taken=self._ahead.taken,
                 unload=self.registry.unload_bundle,
                 abandon=self.registry.abandon_bundle,
                 revalidate=self.registry.revalidate_bundle,
@@ -212,7 +226,7 @@ class BrokerServer:
             for service in self._services(self._ownership, cluster_id)
             for name, handler in service.handlers().items()
         }
-        peers = PeerService(member.standing, self._clock)
+        peers = PeerService(member.standing, self._ownership, self._ahead, self._clock)
         groups = self._group_service.handlers()
         server.add_generic_rpc_handlers(
             (
@@ -276,6 +290,12 @@ class BrokerServer:
                 partitions=self._partitions,
                 store_answers=answers,
             ),
+            FleetService(
+                self._fleet,
+                BundleRegistry(self._store, self._paths, clock=self._clock),
+                config.bundles,
+                answers,
+            ),
             StreamService(self.registry, config, self._clock),
         ]
 
@@ -285,11 +305,16 @@ class BrokerServer:
         await self._tasks.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
-                if self._member is not None:
-                    await self._member.leave()
+                if self._ownership is not None and self._member is not None:
+                    await self._member.watch_nobody()
+                    await self._announce_leaving()
+                    await self._ownership.leave()
+                await self._ahead.close()
                 await self.registry.close()
                 if self._ownership is not None:
                     await self._ownership.close()
+                if self._member is not None:
+                    await self._member.leave()
         except TimeoutError:
             _log.warning("broker-stops-late", broker=self.config.broker_id)
         await self._groups.close()
@@ -300,8 +325,16 @@ class BrokerServer:
         await self._store_answers.close()
         self._topics.close()
         await self._brokers.close()
+        await self._drains.close()
         await self._cold.close()
         await self._storage.close()
+
+    async def _announce_leaving(self) -> None:
+        try:
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self._drains.begin_leaving(self.config.broker_id)
+        except (OctavoError, TimeoutError) as error:  # then it is told by what others find
+            _log.info("leaving-not-announced", cause=str(error))
 
     async def _set_health(self, *, serving: bool) -> None:
         reply = health_pb2.HealthCheckResponse

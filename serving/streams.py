@@ -19,7 +19,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort, to_wire
 from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
@@ -109,7 +109,7 @@ class ProduceStream:
             batch, where = one.batch, (one.topic, one.partition, one.topic_id)
             self._pending += 1
             self._budget.charge(len(batch))
-            reply = partial(self._reply, one.correlation, len(batch))
+            reply = partial(self._answer, one.topic, one.partition, one.correlation, len(batch))
             try:
                 shell = self._registry.find(one.topic, one.partition)
                 if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
@@ -134,6 +134,17 @@ class ProduceStream:
         except OctavoError as error:
             errors.append(error)
             raise
+
+    def _answer(
+        self, topic: str, partition: int, correlation: int, size: int, answer: Answer
+    ) -> None:
+        """Reply; what is refused because its partition is handed over waits for the successor, so
+        that the client finds it ready."""
+        if isinstance(answer, NotLeader) and "owner_address" not in answer.details:
+            then = partial(self._reply, correlation, size)
+            if self._registry.when_moved(topic, partition, then):
+                return
+        self._reply(correlation, size, answer)
 
     def _reply(self, correlation: int, size: int, answer: Answer) -> None:
         self._pending -= 1

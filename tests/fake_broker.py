@@ -487,6 +487,18 @@ class FakeBroker(BrokerServicer):
             census_complete=True,
         )
 
+    async def ListBrokers(self, request, context):  # type: ignore[no-untyped-def]
+        return pb.ListBrokersReply(
+            brokers=[
+                pb.FleetBroker(broker_id=f"broker-{b.index}", address=b.address, bundles=1)
+                for b in self.cluster.brokers
+            ],
+            bundles=len(self.cluster.brokers),
+        )
+
+    async def DrainBroker(self, request, context):  # type: ignore[no-untyped-def]
+        return pb.DrainBrokerReply()
+
     async def ShowLedger(self, request, context):  # type: ignore[no-untyped-def]
         record = records_pb2.LedgerRecord(
             ledger_id=request.ledger_id,

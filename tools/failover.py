@@ -1,11 +1,11 @@
 """Take the owner of partitions away under load, again and again, and measure who waits how long.
 
-    python -m tools.failover [--kills 40] [--terms 10] [--freezes 10] [--seed 1]
+    python -m tools.failover [--kills 40] [--terms 10] [--drains 10] [--freezes 10] [--seed 1]
                              [--metadata zookeeper|embedded|zk://…]
 
 Three brokers and three bookies serve one topic. Each partition has a thread that sends one record
 after the other through one established producer, and one established reader follows them all. A
-round takes one broker away (SIGKILL, SIGTERM, SIGSTOP), and measures for each partition
+round takes one broker away (SIGKILL, SIGTERM, a drain, SIGSTOP), and measures for each partition
 it owned how long the next send took that began afterwards, and the next record that was sent
 afterwards took to reach the reader. Each record carries a number of its partition: the reader
 proves that none is lost, stored twice, or out of order.
@@ -39,7 +39,7 @@ ROUND_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
 FREEZE_S = 4.0
 """Measured from the answer: a thawed owner has missed all of its replacement."""
-LIMITS_MS = {"kill": 2_000, "term": 300, "freeze": 3_000}
+LIMITS_MS = {"kill": 2_000, "term": 300, "drain": 300, "freeze": 3_000}
 """What p99 of the next acknowledged send may be."""
 
 
@@ -210,13 +210,17 @@ class Rounds:
 
     def _take_away(self, kind: str, victim: str) -> None:
         process = psutil.Process(self._cluster.process(victim).pid)
-        if kind == "freeze":
+        if kind == "drain":
+            self._client.admin.drain_broker(victim, timeout=ROUND_LIMIT_S)
+        elif kind == "freeze":
             self._cluster.freeze(victim)
         else:
             process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
 
     def _bring_back(self, kind: str, victim: str, start_s: float) -> None:
-        if kind == "freeze":
+        if kind == "drain":
+            self._client.admin.undrain_broker(victim)
+        elif kind == "freeze":
             time_passes(max(0.0, start_s + FREEZE_S - time.monotonic()))
             self._cluster.thaw(victim)
         else:
@@ -280,7 +284,7 @@ def metadata_of(asked: str) -> Generator[str]:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    for kind, count in (("kill", 40), ("term", 10), ("freeze", 10)):
+    for kind, count in (("kill", 40), ("term", 10), ("drain", 10), ("freeze", 10)):
         parser.add_argument(f"--{kind}s", type=int, default=count)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--metadata", default="zookeeper", help="zookeeper, embedded or zk://…")

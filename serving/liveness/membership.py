@@ -62,11 +62,15 @@ class Membership:
         await self._brokers.refresh()
         self._heartbeats.start()
 
-    async def leave(self) -> None:
-        """Watch nobody, and withdraw the registration: others take what becomes free."""
+    async def watch_nobody(self) -> None:
+        """Send no more heartbeats, and replace nobody."""
         await self._heartbeats.close()
+
+    async def leave(self) -> None:
+        """Withdraw the registration: nothing is certain any more."""
+        await self.standing.close()
         await self._registrar.close()
 
     async def close(self) -> None:
-        """After `leave`: nothing is certain any more."""
+        """End what still runs; the registration goes with the session."""
         await self.standing.close()

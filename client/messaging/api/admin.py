@@ -12,6 +12,7 @@ from octavo.client.messaging.api.changes import Change, ask_any
 from octavo.client.messaging.api.descriptions import (
     BrokerDescription,
     ClusterHealth,
+    FleetBroker,
     LedgerDescription,
     LogDescription,
     TopicDescription,
@@ -38,6 +39,7 @@ from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     InconsistentTopicId,
     NotLeader,
+    RequestTimedOut,
     RetriableError,
     UnknownTopic,
 )
@@ -51,6 +53,8 @@ OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply, pb.DeleteR
 DEFAULT_TIMEOUT_S = 30.0
 TO_THE_END = -1
 """Instead of an offset: everything that can be read now."""
+DRAIN_LOOK_S = 0.2
+"""Between two looks at what a drained broker still serves."""
 LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
@@ -331,6 +335,61 @@ class AsyncAdmin(AsyncGroupAdmin):
             metadata_error=reply.metadata_error,
         )
 
+    async def list_brokers(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[FleetBroker]:
+        """Every broker that lives, and those that are drained and do not, by id."""
+        request = pb.ListBrokersRequest()
+        cluster = self._binding.cluster()
+
+        async def attempt() -> pb.ListBrokersReply:
+            reply = await ask_any(
+                cluster, lambda stub, limit: stub.ListBrokers(request, timeout=limit), timeout
+            )
+            _check(reply)
+            return reply
+
+        reply = await cluster.calls.retrying(attempt, timeout)
+        return [
+            FleetBroker(b.broker_id, b.address, b.started_ms, b.bundles, b.drained, b.leaving)
+            for b in reply.brokers
+        ]
+
+    async def drain_broker(
+        self, broker_id: str, *, wait: bool = True, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Have a broker give away everything it serves and take nothing, over its restarts too.
+
+        `wait`: return when it serves nothing any more; else when that is noted. Raises
+        InvalidRequest for an unknown id and for the last broker that may serve, RequestTimedOut
+        when it still serves something after `timeout` seconds: it goes on.
+        """
+        deadline = Deadline(self._binding.cluster().clock, timeout)
+        await self._mark_broker(broker_id, drain=True, deadline=deadline)
+        while wait:
+            brokers = await self.list_brokers(timeout=deadline.left_s())
+            left = sum(one.bundles for one in brokers if one.broker_id == broker_id)
+            if not left:
+                return
+            if deadline.left_s() <= DRAIN_LOOK_S:
+                raise RequestTimedOut(
+                    f"{broker_id} still serves {left} bundles after {timeout:g} s",
+                    hint="it goes on to give them away; look again with list_brokers",
+                )
+            await self._binding.cluster().clock.sleep(DRAIN_LOOK_S)
+
+    async def undrain_broker(self, broker_id: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Let a drained broker serve again; it gets its share after a while."""
+        deadline = Deadline(self._binding.cluster().clock, timeout)
+        await self._mark_broker(broker_id, drain=False, deadline=deadline)
+
+    async def _mark_broker(self, broker_id: str, *, drain: bool, deadline: Deadline) -> None:
+        request = pb.DrainBrokerRequest(broker_id=broker_id, drain=drain)
+        change = Change(self._binding.cluster(), f"draining {broker_id!r}", deadline.left_s())
+
+        async def attempt() -> None:
+            _check(await change.ask(lambda stub, limit: stub.DrainBroker(request, timeout=limit)))
+
+        await change.settle(attempt)
+
     async def show_ledger(
         self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> LedgerDescription:
@@ -386,6 +445,8 @@ _Reply = (
     | pb.RollReply
     | pb.DeleteRecordsReply
     | pb.ShowLedgerReply
+    | pb.ListBrokersReply
+    | pb.DrainBrokerReply
 )
 
 

@@ -44,6 +44,28 @@ class BrokerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetBroker:
+    """A broker of the cluster; without an address it does not live."""
+
+    broker_id: str
+    address: str
+    started_ms: int
+    bundles: int
+    """Hash ranges of partitions that it serves."""
+    drained: bool
+    """It takes nothing and gives everything away, until it is undrained."""
+    leaving: bool
+    """It is about to stop."""
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        if not self.address:
+            return "down"
+        return "leaving" if self.leaving else "drained" if self.drained else "serving"
+
+
+@dataclass(frozen=True, slots=True)
 class BookieDescription:
     """A live bookie; `state` is rw or ro."""
 

@@ -175,6 +175,12 @@ class Calls:
         self.silent.answered(address)
         return reply
 
+    def note_failure(self, address: str, error: grpc.aio.AioRpcError) -> None:
+        """A stream failed: whoever is still named as an owner there is not asked again and again,
+        each time later, but looked for, until the broker answers a try on the side."""
+        if never_left(error):
+            self.silent.fell_silent(address)
+
     async def responds(self, address: str) -> bool:
         """Whether a broker answers a trifle within PROBE_S; simultaneous callers share the try."""
         return await self._shared(self.probe(address))

@@ -129,6 +129,7 @@ class ProduceLink:
                     self.recent.answered(ack.correlation)
                 self._on_acks(acks, now_s)
         except grpc.aio.AioRpcError as error:
+            self._cluster.calls.note_failure(self.address, error)
             return from_rpc_error(error, self.address)
 
     async def _write(self, call: ProduceCall) -> OctavoError:

@@ -101,6 +101,7 @@ class FetchLink:
             raise RequestTimedOut(f"{address}: no fetch reply within {limit_s:g} s") from None
         except grpc.aio.AioRpcError as error:
             self.drop()
+            self._cluster.calls.note_failure(address, error)
             raise from_rpc_error(error, address) from error
         except asyncio.InvalidStateError:
             self.drop()

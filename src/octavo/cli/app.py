@@ -8,6 +8,7 @@ import typer
 
 from octavo import __version__
 from octavo.cli import (
+    brokers,
     cluster,
     consume,
     doctor,
@@ -65,5 +66,6 @@ groups.app.command()(group_lag.lag)
 groups.app.command()(group_reset.reset)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(brokers.app, name="brokers")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

@@ -1,0 +1,86 @@
+"""The brokers of the cluster: who lives, who is drained (ledger §8.4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from octavo.metadata.bundles import BundleRegistry
+from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import to_wire
+from octavo.runtime.errors import InvalidRequest, OctavoError
+from octavo.runtime.suggestion import did_you_mean
+from octavo.serving.fleet import Fleet
+from octavo.serving.services.caller import Caller
+from octavo.serving.services.rpc import Handlers, unary
+from octavo.serving.store_answers import StoreAnswers
+
+
+class FleetService:
+    """The requests about brokers."""
+
+    def __init__(
+        self, fleet: Fleet, registry: BundleRegistry, bundles: int, store_answers: StoreAnswers
+    ) -> None:
+        self._fleet = fleet
+        self._registry = registry
+        self._bundles = bundles
+        self._during = store_answers.during
+
+    def handlers(self) -> Handlers:
+        """See `Service`."""
+        return {
+            "ListBrokers": unary(pb.ListBrokersRequest, self.list_brokers),
+            "DrainBroker": unary(pb.DrainBrokerRequest, self.drain_broker),
+        }
+
+    async def list_brokers(
+        self, _request: pb.ListBrokersRequest, _caller: Caller
+    ) -> pb.ListBrokersReply:
+        """Everybody who is registered, and those that are drained and do not live."""
+        try:
+            owners = await self._during(self._registry.owners())
+        except OctavoError as error:
+            return pb.ListBrokersReply(error=to_wire(error))
+        counts = Counter(owner.broker_id for owner in owners.values())
+        live = {broker.broker_id: broker for broker in self._fleet.brokers.live()}
+        drained, leaving = self._fleet.drains.drained(), self._fleet.drains.leaving()
+        reply = pb.ListBrokersReply(bundles=self._bundles)
+        for name in sorted(live.keys() | drained):
+            broker = live.get(name)
+            reply.brokers.add(
+                broker_id=name,
+                address=broker.address if broker is not None else "",
+                started_ms=broker.started_ms if broker is not None else 0,
+                bundles=counts[name],
+                drained=name in drained,
+                leaving=name in leaving,
+            )
+        return reply
+
+    async def drain_broker(
+        self, request: pb.DrainBrokerRequest, _caller: Caller
+    ) -> pb.DrainBrokerReply:
+        """Set or take back the mark; returns at once, the bundles move meanwhile."""
+        try:
+            await self._during(self._mark(request.broker_id, drain=request.drain))
+        except OctavoError as error:
+            return pb.DrainBrokerReply(error=to_wire(error))
+        return pb.DrainBrokerReply()
+
+    async def _mark(self, broker_id: str, *, drain: bool) -> None:
+        live = {broker.broker_id for broker in self._fleet.brokers.live()}
+        drained = self._fleet.drains.drained()
+        if broker_id not in live | drained:
+            raise InvalidRequest(
+                f"no broker is called {broker_id!r}",
+                hint=did_you_mean(broker_id, sorted(live | drained)),
+            )
+        if not drain:
+            await self._fleet.drains.undrain(broker_id)
+            return
+        if not live - drained - self._fleet.drains.leaving() - {broker_id}:
+            raise InvalidRequest(
+                f"{broker_id} is the last broker that may serve partitions",
+                hint="start or undrain another one first",
+            )
+        await self._fleet.drains.drain(broker_id)

@@ -1,0 +1,82 @@
+"""`octavo brokers …` against a real broker in this process: what it prints, says and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from octavo import Client
+from octavo.cli.failures import ExitCode
+from octavo.cli.program import run
+from octavo.runtime.errors import InvalidRequest
+from tests.group_cluster import GroupCluster
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Octavo = Callable[..., Done]
+
+
+@pytest.fixture
+def found() -> Iterator[GroupCluster]:
+    made = GroupCluster(brokers=2)
+    while len(made.client.admin.list_brokers()) < 2:
+        pass
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def octavo(
+    found: GroupCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Octavo:
+    monkeypatch.setenv("OCTAVO_BOOTSTRAP_SERVERS", found.bootstrap)
+
+    def call(*words: str) -> Done:
+        code = run(["brokers", *words])
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return call
+
+
+def test_brokers_are_listed_with_their_state(found: GroupCluster, octavo: Octavo) -> None:
+    rows = json.loads(octavo("list", "-o", "json").out)
+    assert [row["state"] for row in rows] == ["serving"] * len(rows)
+    assert {row["address"] for row in rows} == set(found.bootstrap.split(","))
+    assert octavo("list").out.splitlines()[0].split() == ["BROKER", "STATE", "BUNDLES", "ADDRESS"]
+
+
+def test_a_name_that_nobody_has_is_refused_with_those_that_are_known(octavo: Octavo) -> None:
+    done = octavo("drain", "brokr-1")
+    assert done.code == ExitCode.ERROR, done
+    assert "no broker is called 'brokr-1'" in done.err
+    assert octavo("undrain", "nobody").code == ExitCode.ERROR
+    assert octavo("drain").code == ExitCode.USAGE
+
+
+def test_the_last_broker_is_not_drained_and_undraining_what_is_not_drained_is_fine(
+    found: GroupCluster, octavo: Octavo
+) -> None:
+    names = [row["broker"] for row in json.loads(octavo("list", "-o", "json").out)]
+    for name in names[:-1]:
+        assert octavo("drain", name).err == f"{name} is drained\n"
+    done = octavo("drain", names[-1], "--no-wait")
+    assert "last broker that may serve" in done.err
+    with Client(found.bootstrap) as client:
+        states = {one.broker_id: one.state for one in client.admin.list_brokers()}
+        assert states == {**dict.fromkeys(names[:-1], "drained"), names[-1]: "serving"}
+        with pytest.raises(InvalidRequest, match="last broker"):
+            client.admin.drain_broker(names[-1])
+        for name in names:
+            client.admin.undrain_broker(name)
+    assert octavo("undrain", names[0]).err == f"{names[0]} may serve partitions\n"
