@@ -14,7 +14,6 @@ from tests import structure_rules, tidy_rules
 from tests.tidy_rules import ROOT, Source, parse
 
 UNUSED = {
-    "bookie/control.py": {"Collect"},  # gRPC calls it
     # Faults that tests ask for, in parts that tests use instead of the real thing.
     "chaos/toxiproxy.py": {"received_bytes"},
     "metadata/embedded_server.py": {"expire_session"},

@@ -159,7 +159,7 @@ class Collector:
         except (InvariantViolation, StorageFailed):
             raise
         except OctavoError as error:
-            _log.info("pass-given-up", cause=error.cause)
+            _log.warning("pass-given-up", cause=error.cause)
             return self.core.failed(self._clock.monotonic())
 
     async def _ask(self, action: Action) -> list[Action]:

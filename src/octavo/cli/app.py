@@ -10,6 +10,7 @@ from octavo import __version__
 from octavo.cli import (
     brokers,
     cluster,
+    collect,
     consume,
     doctor,
     export,
@@ -62,6 +63,7 @@ for command in (
 ):
     app.command()(command)
 ledgers.ledger_app.command("list")(ledger_list.list_ledgers)
+ledgers.ledger_app.command()(collect.collect)
 groups.app.command()(group_lag.lag)
 groups.app.command()(group_reset.reset)
 app.add_typer(topics.app, name="topic")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2
 
-from octavo.proto.bookie_pb2 import InfoReply, InfoRequest
+from octavo.proto.bookie_pb2 import CollectRequest, InfoReply, InfoRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.endpoints import open_blocking_channel, open_channel
+from octavo.runtime.errors import NotReady
 
 CHECK_TIMEOUT_S = 1.0
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -20,6 +21,18 @@ async def bookie_info(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> InfoR
             return await BookieControlStub(channel).Info(InfoRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError:
             return None
+
+
+async def collect_now(
+    address: str, timeout_s: float, *, accept_missing: bool, compact: bool
+) -> None:
+    """Have a bookie compare its ledgers with the metadata at once; raises NotReady."""
+    request = CollectRequest(accept_missing=accept_missing, compact=compact)
+    async with open_channel(address) as channel:
+        try:
+            await BookieControlStub(channel).Collect(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise NotReady(error.details() or error.code().name) from error
 
 
 async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
