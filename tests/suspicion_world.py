@@ -145,7 +145,7 @@ class World:
             return
         silent_s = self.now_s - other.frozen_at_s
         stood_still = other.frozen_until_s > self.now_s - BEAT_S - TICK_S
-        limit_s = SILENCE_S * 2 ** min(3, by.replaced.get(peer.broker_id, 0)) - BEAT_S - 2 * TICK_S
+        limit_s = SILENCE_S * factor(by, peer) - BEAT_S - 2 * TICK_S
         if not stood_still:
             self.broken.append("HB-6: a broker that answered is replaced")
         elif silent_s < limit_s:
@@ -156,7 +156,7 @@ class World:
 
     def _is_heard(self, by: Process, other: Process) -> bool:
         """Whether it surely was heard lately, or is known to be dead."""
-        limit_s = SILENCE_S * 2 ** min(3, by.replaced.get(other.peer.broker_id, 0))
+        limit_s = SILENCE_S * factor(by, other.peer)
         since_s = max(by.since.get(other.peer, self.now_s), by.frozen_until_s)
         stood_s = self.now_s - max(other.frozen_at_s, since_s)
         return not other.alive or other.runs(self.now_s) or stood_s < limit_s
@@ -171,7 +171,12 @@ class World:
         for name, peer in self.registered.items():
             died_s = self.died_s.get(peer)
             others = [other for other in acting if other != name]
-            late = SILENCE_S * 8 + LATE_S if len(self.died_s) < len(self.processes) - 1 else 1e9
+            late = SILENCE_S * 16 + LATE_S if len(self.died_s) < len(self.processes) - 1 else 1e9
             if died_s is not None and others and self.now_s - died_s > late:
                 self.broken.append("HB-2: a dead broker stays registered")
                 return
+
+
+def factor(by: Process, peer: Peer) -> int:
+    """HB-5, as often as the world saw it."""
+    return 1 << min(3, max(0, by.replaced.get(peer.broker_id, 0) - 1))

@@ -6,8 +6,9 @@
 Three brokers and three bookies serve one topic. Each partition has a thread that sends one record
 after the other through one established producer, and one established reader follows them all. A
 round takes one broker away (SIGKILL, SIGTERM, a drain, SIGSTOP), and measures for each partition
-it owned how long the next send took that began afterwards, and the next record that was sent
-afterwards took to reach the reader. Each record carries a number of its partition: the reader
+it owned the time until a send that began afterwards was acknowledged, and its record read; for
+SIGTERM and drains, where the owner goes on for a while, the slowest send that began before it had
+left. Each record carries a number of its partition: the reader
 proves that none is lost, stored twice, or out of order.
 """
 
@@ -69,6 +70,15 @@ class Marks:
             self._changed.wait_for(lambda: found() is not None, ROUND_LIMIT_S)
             ended_s = found()
         return float("inf") if ended_s is None else ended_s - start_s
+
+    def slowest(self, partition: int, start_s: float, end_s: float) -> float:
+        """The longest time in seconds that anything took which began in between."""
+        self.first_after(partition, end_s)  # what began before is complete then
+        with self._changed:
+            took = [
+                end - began for began, end in self._events[partition] if start_s < began < end_s
+            ]
+        return max(took, default=0.0)
 
 
 class Load:
@@ -197,16 +207,31 @@ class Rounds:
         time_passes(self._random.uniform(0.2, 1.0))
         start_s = time.monotonic()
         self._take_away(kind, victim)
-        sent = [self.load.acked.first_after(number, start_s) * 1000 for number in affected]
-        read = [self.load.read.first_after(number, start_s) * 1000 for number in affected]
+        sent, read = self._measure(kind, victim, affected, start_s)
         self.sent_ms[kind] += sent
         self.read_ms[kind] += read
         print(
-            f"  {kind} {victim}: {len(affected)} partitions, next send {max(sent):.0f} ms, "
-            f"next record read {max(read):.0f} ms",
+            f"  {kind} {victim}: {len(affected)} partitions, send {max(sent):.0f} ms, "
+            f"record read {max(read):.0f} ms",
             flush=True,
         )
         self._bring_back(kind, victim, start_s)
+
+    def _measure(
+        self, kind: str, victim: str, affected: list[int], start_s: float
+    ) -> tuple[list[float], list[float]]:
+        """Milliseconds for each partition: until the next send was acknowledged, and its record
+        read; where the owner leaves in good order, of the slowest one until it had left."""
+        marks = (self.load.acked, self.load.read)
+        if kind in ("kill", "freeze"):
+            sent, read = ([m.first_after(n, start_s) * 1000 for n in affected] for m in marks)
+            return sent, read
+        if kind == "term":
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(self._cluster.process(victim).pid).wait(ROUND_LIMIT_S)
+        end_s = time.monotonic()
+        sent, read = ([m.slowest(n, start_s, end_s) * 1000 for n in affected] for m in marks)
+        return sent, read
 
     def _take_away(self, kind: str, victim: str) -> None:
         process = psutil.Process(self._cluster.process(victim).pid)

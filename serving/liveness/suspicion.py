@@ -10,8 +10,9 @@ Rules:
   leader, or a deputy of a leader that is gone. Two that act at once do the same thing.
 - HB-4 When more than one is watched and all of them are silent, nobody is replaced for silence: it
   is this broker that does not hear. Their sessions decide.
-- HB-5 Who was replaced for silence and came back has twice the limit, up to LIMIT_FACTOR_MAX
-  times; half of it again after each CALM_S. A slow broker keeps its partitions after a while.
+- HB-5 Who was replaced for silence more than FREE_REPLACEMENTS times and came back has twice the
+  limit for each further time, up to LIMIT_FACTOR_MAX times; one replacement is forgotten after each
+  CALM_S. A slow broker keeps its partitions after a while.
 - HB-6 A pause of this process is no silence of others: each limit is longer by the pause.
 """
 
@@ -24,9 +25,12 @@ from octavo.runtime.invariant import invariant
 
 WATCHERS = 3
 """A leader and two deputies."""
+FREE_REPLACEMENTS = 1
 LIMIT_FACTOR_MAX = 8
 CALM_S = 60.0
-"""How long a broker must be heard for its limit to be halved again."""
+"""After so long without a replacement one of them is forgotten."""
+COUNTED_MAX = 4
+"""Replacements of one broker that are remembered: with one more the limit does not grow."""
 REMEMBERED_MAX = 1_000
 """Brokers whose replacements are remembered; beyond it the oldest one is forgotten."""
 
@@ -60,7 +64,7 @@ class _Watched:
 class _Past(NamedTuple):
     """A broker that was replaced for silence."""
 
-    factor: int
+    times: int
     at_s: float
 
 
@@ -125,9 +129,9 @@ class Suspicion:
         known = self._find(peer)
         if known is None or known.gone:
             return
-        factor = min(LIMIT_FACTOR_MAX, 2 * self._factor(peer.broker_id, now_s))
+        count = min(self._replacements(peer.broker_id, now_s) + 1, COUNTED_MAX)
         self._past.pop(peer.broker_id, None)
-        self._past[peer.broker_id] = _Past(factor, now_s)
+        self._past[peer.broker_id] = _Past(count, now_s)
         if len(self._past) > REMEMBERED_MAX:
             del self._past[next(iter(self._past))]
 
@@ -171,11 +175,12 @@ class Suspicion:
         return self._silence_s * self._factor(name, now_s)
 
     def _factor(self, name: str, now_s: float) -> int:
+        beyond = max(0, self._replacements(name, now_s) - FREE_REPLACEMENTS)
+        return min(LIMIT_FACTOR_MAX, 1 << beyond)
+
+    def _replacements(self, name: str, now_s: float) -> int:
         past = self._past.get(name)
-        if past is None:
-            return 1
-        halvings = int((now_s - past.at_s) / CALM_S)
-        return max(1, past.factor >> min(halvings, LIMIT_FACTOR_MAX))
+        return 0 if past is None else max(0, past.times - int((now_s - past.at_s) / CALM_S))
 
     def _is_silent(self, known: _Watched, now_s: float) -> bool:
         return now_s - known.heard_s >= self._limit_s(known.peer.broker_id, now_s)
