@@ -349,18 +349,23 @@ class WireClient:
             return
 
 
+def copy_live(folder: pathlib.Path, image: pathlib.Path) -> None:
+    """Copy a folder while RocksDB may tidy up in it: once more when files came or went."""
+    for _ in range(COPIES_MAX):
+        before = sorted(folder.rglob("*"))
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(folder, image)
+            if sorted(folder.rglob("*")) == before:
+                return
+        shutil.rmtree(image, ignore_errors=True)
+    raise AssertionError(f"{folder} did not stand still for one of {COPIES_MAX} copies")
+
+
 def snapshot(data_dir: pathlib.Path, image: pathlib.Path) -> None:
     """Copy a live data directory in the order in which each part may lag the next (B-5, B-27)."""
     image.mkdir()
-    for _ in range(COPIES_MAX):
-        if not (data_dir / "index").exists():  # it is kept in memory
-            break
-        before = sorted((data_dir / "index").iterdir())
-        with contextlib.suppress(shutil.Error):  # RocksDB tidies up meanwhile: once more
-            shutil.copytree(data_dir / "index", image / "index")
-            if sorted((data_dir / "index").iterdir()) == before:
-                break
-        shutil.rmtree(image / "index", ignore_errors=True)
+    if (data_dir / "index").exists():  # else it is kept in memory
+        copy_live(data_dir / "index", image / "index")
     for name in ("cookie.first", "cookie", "durable"):
         if (data_dir / name).exists():
             shutil.copy(data_dir / name, image / name)

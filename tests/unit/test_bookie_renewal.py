@@ -15,7 +15,7 @@ from octavo.metadata.memory import MemoryStore
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.errors import HistoryInDoubt, OctavoError
 from octavo.runtime.ids import LedgerId
-from tests.bookie_rig import BookieRig, entry
+from tests.bookie_rig import BookieRig, copy_live, entry
 from tests.disk_faults import DiskSites, Killed, Site
 
 
@@ -55,7 +55,7 @@ class KillPoints:
         self.at = what
         self.image = self._rig.data_dir.with_name("image")
         if self._rig.data_dir.exists():
-            shutil.copytree(self._rig.data_dir, self.image)
+            copy_live(self._rig.data_dir, self.image)
         raise Killed(what)
 
 

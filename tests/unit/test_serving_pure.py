@@ -147,7 +147,8 @@ def test_excess_names_bundles_another_live_broker_should_have() -> None:
     owners = preferred_owners(8, ["a", "b"])
     assert excess(range(8), "a", 8, ["a", "b"]) == [i for i in range(8) if owners[i] == "b"]
     assert excess(range(8), "a", 8, ["a"]) == []
-    assert excess(range(8), "a", 8, ["b"]) == []  # not registered itself: no ground to act
+    assert excess(range(8), "a", 8, ["b"]) == list(range(8))  # drained: all of them
+    assert excess(range(8), "a", 8, []) == []  # there is nobody to give them to
 
 
 # --- segment lists ----------------------------------------------------------------------------
