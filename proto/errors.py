@@ -59,6 +59,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.InvalidRequest: _INVALID,
     e.MessageTooLarge: _INVALID,
     e.InvalidRecord: _INVALID,
+    e.DeserializationFailed: _INVALID,
     e.CorruptBatch: grpc.StatusCode.DATA_LOSS,
     e.InvalidTimestamp: _INVALID,
     e.OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,

@@ -27,7 +27,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TopicSlots(_message.Message):
-    """Partitions of one life of a topic. `topic`, its name, is told where whoever reads it may not know it."""
+    """Partitions of one life of a topic. `topic`, its name, is told where whoever reads it may not know it;
+    empty: a coordinator does not know it either, any more or yet.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -35,6 +35,7 @@ pytest.register_assert_rewrite(
     "tests.group_shell",
     "tests.group_world",
     "tests.journal_world",
+    "tests.member_world",
     "tests.partition_asked_world",
     "tests.partition_core_world",
     "tests.reading_model",

@@ -190,6 +190,8 @@ ROOM_OF_WORD = {
     "recovery": "client/ledger",
     "segment": "client/segments",
     "consumer": "client/messaging",
+    "commits": "client/messaging",
+    "member": "client/messaging",
     "messaging": "client/messaging",
     "producer": "client/messaging",
     "reading": "client/messaging",

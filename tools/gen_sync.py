@@ -36,12 +36,16 @@ TWIN_NAMES = {
         "AsyncClient",
         "AsyncConsumer",
         "AsyncGroupAdmin",
+        "AsyncGroupConsumer",
         "AsyncProducer",
         "AsyncReader",
     )
 }
 WORDS = {**TWIN_NAMES, "AsyncIterator": "Iterator", "async with": "with"}
 """What the text of a blocking method says instead."""
+
+NARROWER = {"Consumer": "AsyncGroupConsumer"}
+"""What a method that is said to return the first may return instead: its twin is made then."""
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -71,6 +75,13 @@ TWINS = (
         ("ConsumerByHand",),
         "For one thread at a time.",
         frozenset({"buffered_bytes"}),
+    ),
+    Twin(
+        "AsyncGroupConsumer",
+        "group_consumer",
+        "The blocking consumer of a group.",
+        ("GroupConsumerByHand", "Consumer"),
+        "For one thread at a time.",
     ),
     Twin(
         "AsyncReader",
@@ -168,6 +179,13 @@ def _method(method: Method) -> Iterator[str]:
     elif twin:
         if not kept:
             yield "        self._thread.check()"
+        if (narrow := NARROWER.get(twin)) is not None:
+            given = call.removeprefix(f"self._async.{method.name}")
+            yield f"        make = cast(Callable[..., Async{twin}], self._async.{method.name})"
+            yield f"        made = make{given}"
+            yield f"        if isinstance(made, {narrow}):"
+            yield f"            return {TWIN_NAMES[narrow]}(self._thread, made, self._held)"
+            call = "made"
         yield f"        return {twin}(self._thread, {call}, self._held)"
     else:
         yield f"        return {call}"
@@ -215,6 +233,7 @@ def _imports(tree: ast.Module, twin: Twin, code: str) -> Iterator[str]:
         {name: f"from {PACKAGE}.sync.{home} import {name}" for name, home in homes.items()}
     )
     known.update({name: f"from {PACKAGE}.sync.by_hand import {name}" for name in by_hand()})
+    known["cast"] = "from typing import cast"
     known["cached_property"] = "from functools import cached_property"
     wanted = sorted(used & known.keys() - {TWIN_NAMES[twin.name]})
     yield from (known[name] for name in wanted if name not in for_types)

@@ -13,12 +13,16 @@ _HOMES = {
     "AsyncAdmin": "api.admin",
     "AsyncClient": "api.client",
     "AsyncConsumer": "api.consumer",
+    "AsyncGroupConsumer": "api.group_consumer",
     "AsyncProducer": "api.producer",
     "AsyncReader": "api.reader",
     "Client": "sync.client",
     "Consumer": "sync.consumer",
+    "GroupConsumer": "sync.group_consumer",
+    "GroupMetadata": "records",
     "LagHistory": "group_admin.lag",
     "LastRecords": "group_admin.resets",
+    "OffsetAndMetadata": "records",
     "Producer": "sync.producer",
     "Reader": "sync.reader",
     "Record": "records",
@@ -34,12 +38,16 @@ __all__ = [
     "AsyncAdmin",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncGroupConsumer",
     "AsyncProducer",
     "AsyncReader",
     "Client",
     "Consumer",
+    "GroupConsumer",
+    "GroupMetadata",
     "LagHistory",
     "LastRecords",
+    "OffsetAndMetadata",
     "Producer",
     "Reader",
     "Record",
@@ -54,16 +62,24 @@ if TYPE_CHECKING:
     from octavo.client.messaging.api.admin import AsyncAdmin
     from octavo.client.messaging.api.client import AsyncClient
     from octavo.client.messaging.api.consumer import AsyncConsumer
+    from octavo.client.messaging.api.group_consumer import AsyncGroupConsumer
     from octavo.client.messaging.api.producer import AsyncProducer
     from octavo.client.messaging.api.reader import AsyncReader
     from octavo.client.messaging.group_admin.lag import LagHistory
     from octavo.client.messaging.group_admin.resets import LastRecords, ShiftBy
     from octavo.client.messaging.producing.bulk import SendReport
     from octavo.client.messaging.producing.futures import SendFuture
-    from octavo.client.messaging.records import Record, RecordMetadata, TopicPartition
+    from octavo.client.messaging.records import (
+        GroupMetadata,
+        OffsetAndMetadata,
+        Record,
+        RecordMetadata,
+        TopicPartition,
+    )
     from octavo.client.messaging.sync.admin import Admin
     from octavo.client.messaging.sync.client import Client
     from octavo.client.messaging.sync.consumer import Consumer
+    from octavo.client.messaging.sync.group_consumer import GroupConsumer
     from octavo.client.messaging.sync.producer import Producer
     from octavo.client.messaging.sync.reader import Reader
 else:  # a type checker must not see this: with it every misspelt name would be an `object`

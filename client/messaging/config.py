@@ -8,6 +8,7 @@ checked when the object is built, before anything is sent.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
@@ -32,6 +33,7 @@ RecordHeaders = Iterable[tuple[str, bytes | None]]
 PartitionChooser = Callable[[str, bytes | None, bytes | None, object, int], int]
 """`chooser(topic, key, value, headers, partitions) -> partition` (P6)."""
 Serializer = Callable[[object], bytes]
+Deserializer = Callable[[bytes], object]
 
 T = TypeVar("T", bound="_Settings")
 
@@ -56,11 +58,7 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
         raise _fail(name, value, "one of " + ", ".join(map(repr, choices)))
 
 
-_LATER = {
-    "transactional_id": "transactions are not part of this version",
-    "group": "consumer groups are not part of this version",
-    "group_id": "consumer groups are not part of this version",
-}
+_LATER = {"transactional_id": "transactions are not part of this version"}
 
 
 def normalise(options: Mapping[str, object]) -> dict[str, object]:
@@ -80,9 +78,9 @@ def load(cls: type[T], options: Mapping[str, object], *, inherited: Mapping[str,
     known = {field.name for field in fields(cast("type[ClientConfig]", cls))}
     for name in given:
         if name in _LATER and name not in known:
-            raise ConfigError(
-                f"{name} is set, but {_LATER[name]}", hint="leave it out; assign() needs no group"
-            )
+            raise ConfigError(f"{name} is set, but {_LATER[name]}", hint="leave it out")
+        if name in _OF_GROUPS and name not in known:
+            raise ConfigError(f"{name} needs a group", hint='for example group="billing"')
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}", hint=did_you_mean(name, known))
     merged = {name: value for name, value in inherited.items() if name in known}
@@ -265,7 +263,8 @@ class ConsumerConfig:
     """Settings of a consumer or reader."""
 
     auto_offset_reset: str = "latest"
-    """earliest, latest, none or `by_time:<epoch ms>` (F6)."""
+    """earliest, latest, none, `by_time:<epoch ms>`, or how long ago: an ISO duration as `PT1H`
+    (F6)."""
     max_poll_records: int = 500
     """Most that one `poll` gives."""
     fetch_min_bytes: int = 1
@@ -292,9 +291,21 @@ class ConsumerConfig:
     """Longest such pause."""
     metadata_max_age_ms: int = 300_000
     """What is known of partitions and owners is asked for again after so long."""
+    key_deserializer: Literal["json", "str"] | Deserializer | None = None
+    """What becomes of keys; None: they stay bytes. A function gets bytes, never None."""
+    value_deserializer: Literal["json", "str"] | Deserializer | None = None
+    """The same for values."""
+    interceptors: tuple[object, ...] = ()
+    """Objects with `on_consume(records)`, `on_commit(offsets)` or both: they are told, and change
+    nothing."""
 
     def __post_init__(self) -> None:
         parse_reset(self.auto_offset_reset)
+        for name in ("key_deserializer", "value_deserializer"):
+            value = getattr(self, name)
+            if value not in (None, "json", "str") and not callable(value):
+                raise _fail(name, value, "'json', 'str', a callable or None")
+        self._check_interceptors()
         _check_int("max_poll_records", self.max_poll_records, 1, 1_000_000)
         _check_int("fetch_min_bytes", self.fetch_min_bytes, 1, 1 << 30)
         _check_int("fetch_max_wait_ms", self.fetch_max_wait_ms, 0, 30_000)
@@ -316,13 +327,106 @@ class ConsumerConfig:
                 f"request_timeout_ms={self.request_timeout_ms}"
             )
 
+    def _check_interceptors(self) -> None:
+        given = cast("object", self.interceptors)
+        if not isinstance(given, tuple | list):
+            raise _fail("interceptors", given, "a list of objects")
+        object.__setattr__(self, "interceptors", tuple(cast("list[object]", given)))
+        for one in self.interceptors:
+            if not (hasattr(one, "on_consume") or hasattr(one, "on_commit")):
+                raise _fail("interceptors", one, "objects with on_consume or on_commit")
 
-def parse_reset(policy: object) -> str | int:
-    """`earliest`, `latest`, `none`, or the epoch ms of `by_time:<ms>`; raises ConfigError."""
+
+ASSIGNORS = ("uniform", "range", "roundrobin", "sticky", "cooperative-sticky")
+SESSION_TIMEOUT_MS = 45_000
+HEARTBEAT_INTERVAL_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig(ConsumerConfig):
+    """Settings of a consumer with a group: those of any consumer, and these."""
+
+    group_instance_id: str | None = None
+    """Makes a static member: one that closes and comes back within the session timeout finds its
+    partitions (X01)."""
+    enable_auto_commit: bool = True
+    """Whether reading calls commit what earlier ones returned (O9)."""
+    auto_commit_interval_ms: int = 5_000
+    """How often they do."""
+    max_poll_interval_ms: int = 300_000
+    """Whoever asks for no record for so long leaves the group (RB13); also how long callbacks of a
+    revocation may take."""
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    """Accepted from elsewhere: brokers decide it for all (`group.session.timeout.ms`)."""
+    heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
+    """Accepted from elsewhere: the coordinator tells it."""
+    partition_assignment_strategy: str | tuple[str, ...] = ()
+    """uniform (also named sticky, cooperative-sticky), range or roundrobin: the first of those
+    named; none: what most members of the group want."""
+    client_rack: str | None = None
+    """Where the consumer runs: among equals it gets partitions whose owner is near."""
+
+    def __post_init__(self) -> None:
+        ConsumerConfig.__post_init__(self)
+        for name in ("group_instance_id", "client_rack"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise _fail(name, value, "text, not empty")
+        _check_choice("enable_auto_commit", self.enable_auto_commit, (True, False))
+        _check_int("auto_commit_interval_ms", self.auto_commit_interval_ms, 0, 86_400_000)
+        _check_int("max_poll_interval_ms", self.max_poll_interval_ms, 1, 86_400_000)
+        _check_int("session_timeout_ms", self.session_timeout_ms, 1, 86_400_000)
+        _check_int("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, 86_400_000)
+        for name in self.assignors:
+            _check_choice("partition_assignment_strategy", name, ASSIGNORS)
+        if (self.session_timeout_ms, self.heartbeat_interval_ms) != (
+            SESSION_TIMEOUT_MS,
+            HEARTBEAT_INTERVAL_MS,
+        ):
+            _log.info("session_timeout_ms and heartbeat_interval_ms are the brokers' to decide")
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The assignors named, the one wanted most first."""
+        given = cast("object", self.partition_assignment_strategy)
+        if isinstance(given, str):
+            return (given,)
+        if not isinstance(given, tuple | list):
+            raise _fail("partition_assignment_strategy", given, "a name or several")
+        return tuple(cast("list[str]", given))
+
+
+_OF_GROUPS = {field.name for field in fields(GroupConfig)} - {
+    field.name for field in fields(ConsumerConfig)
+}
+
+_DURATION = re.compile(
+    r"P(?=\d|T\d)(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
+)
+_DURATION_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
+"""Of a week, a day, an hour, a minute, a second."""
+
+
+def parse_reset(policy: object, now_ms: int = 0) -> str | int:
+    """`earliest`, `latest`, `none`, or a moment as epoch ms; raises ConfigError.
+
+    A moment is named, `by_time:<ms>`, or lies a while before `now_ms`: `PT1H`, `by_duration:PT1H`.
+    """
     if policy in _RESETS:
         return str(policy)
     if isinstance(policy, str) and policy.startswith("by_time:"):
         digits = policy.removeprefix("by_time:")
         if digits.isascii() and digits.isdecimal() and int(digits) < 1 << 63:
             return int(digits)
-    raise _fail("auto_offset_reset", policy, "earliest, latest, none or by_time:<epoch ms>")
+    if isinstance(policy, str):
+        found = _DURATION.fullmatch(policy.removeprefix("by_duration:"))
+        if found is not None and len(policy) < 100:
+            parts = zip(found.groups(), _DURATION_MS, strict=True)
+            ago_ms = int(sum(float(number or 0) * unit for number, unit in parts))
+            return max(now_ms - ago_ms, 0)
+    raise _fail(
+        "auto_offset_reset",
+        policy,
+        "earliest, latest, none, by_time:<epoch ms> or an ISO duration such as PT1H",
+    )

@@ -25,6 +25,23 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next one to read, and a text that is kept with it."""
+
+    offset: int
+    metadata: str = ""
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group, for those who commit in its name (transactions)."""
+
+    group_id: str
+    member_id: str
+    epoch: int
+    """0 while it is no member."""
+    instance_id: str | None
+
+
 class Record(NamedTuple):
     """One record as it was stored. A `value` of None is a tombstone; b"" is an empty value."""
 

@@ -114,15 +114,22 @@ def _subscription(sent: pb.MemberSubscription, host: str) -> Subscription:
 
 
 def to_heartbeat_reply(
-    group_id: str, reply: HeartbeatReply, *, interval_ms: int, session_timeout_ms: int
+    group_id: str,
+    reply: HeartbeatReply,
+    name_of: Callable[[str], str],
+    *,
+    interval_ms: int,
+    session_timeout_ms: int,
 ) -> pb.HeartbeatReply:
-    """With the broker's settings."""
+    """With the broker's settings; topics by name, too: a member of a pattern knows none."""
     if reply.refusal is not None:
         return pb.HeartbeatReply(error=to_wire(error_of(reply.refusal, group_id)))
     return pb.HeartbeatReply(
         epoch=reply.epoch,
         number=reply.number,
-        assigned=(None if reply.assigned is None else pb.SlotSet(slots=to_slots(reply.assigned))),
+        assigned=(
+            None if reply.assigned is None else pb.SlotSet(slots=to_slots(reply.assigned, name_of))
+        ),
         heartbeat_interval_ms=interval_ms,
         session_timeout_ms=session_timeout_ms,
     )

@@ -135,6 +135,7 @@ class GroupService:
         return to_heartbeat_reply(
             group_id,
             cast("HeartbeatReply", reply),
+            self._coordinator.topics.name_of,
             interval_ms=config.group_heartbeat_interval_ms,
             session_timeout_ms=config.group_session_timeout_ms,
         )

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from octavo.client.messaging.api.client import AsyncClient, consumer_config, producer_config
-from octavo.client.messaging.api.options import ClientOptions, ConsumerOptions, ProducerOptions
+from octavo.client.messaging.api.client import AsyncClient, group_of, producer_config
+from octavo.client.messaging.api.options import (
+    ClientOptions,
+    ConsumerOptions,
+    GroupOptions,
+    ProducerOptions,
+)
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
+    GroupConfig,
     ProducerConfig,
+    load,
+    parse_reset,
     parse_servers,
 )
 from octavo.client.messaging.producing.futures import Completion, SendFuture
@@ -26,12 +35,20 @@ from octavo.runtime.errors import ConfigError
 CLIENT = ClientConfig()
 
 
+def loaded(options: dict[str, object]) -> ConsumerConfig:
+    return load(ConsumerConfig, options, inherited=CLIENT.shared())
+
+
+def of_group(**options: Any) -> GroupConfig:
+    return load(GroupConfig, options, inherited=CLIENT.shared())
+
+
 def test_defaults_are_those_of_the_interface() -> None:
     config = producer_config(CLIENT, {})
     assert (config.linger_ms, config.batch_size, config.compression_type) == (5, 65536, "lz4")
     assert (config.acks_number, config.idempotent) == (-1, True)
     assert config.delivery_timeout_ms == 120_000
-    assert consumer_config(CLIENT, None, {}).auto_offset_reset == "latest"
+    assert loaded({}).auto_offset_reset == "latest"
 
 
 def test_f043_dotted_and_snake_case_names_are_the_same() -> None:
@@ -104,10 +121,6 @@ def later(**options: Any) -> dict[str, Any]:
 
 def test_what_comes_later_is_said_clearly() -> None:
     client = AsyncClient("localhost")
-    with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
-        client.consumer("orders", **later(group="billing"))
-    with pytest.raises(ConfigError, match="consumer groups are not part of this version"):
-        client.consumer("orders", **later(group_id="billing"))
     with pytest.raises(ConfigError, match="transactions are not part of this version"):
         client.producer(**later(transactional_id="t"))
     with pytest.raises(ConfigError, match="isolation_level"):
@@ -118,13 +131,91 @@ def test_what_comes_later_is_said_clearly() -> None:
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none", "by_time:1700000000000"])
 def test_f6_reset_policies(policy: str) -> None:
-    assert consumer_config(CLIENT, None, {"auto_offset_reset": policy})
+    assert loaded({"auto_offset_reset": policy})
 
 
 @pytest.mark.parametrize("policy", ["first", "by_time:x", 5])
 def test_f6_other_reset_policies_are_refused(policy: object) -> None:
     with pytest.raises(ConfigError, match="auto_offset_reset"):
-        consumer_config(CLIENT, None, {"auto_offset_reset": policy})
+        loaded({"auto_offset_reset": policy})
+
+
+@pytest.mark.parametrize(
+    ("policy", "ago_ms"),
+    [
+        ("PT1H", 3_600_000),
+        ("P1DT2H3M4.5S", 86_400_000 + 7_200_000 + 180_000 + 4_500),
+        ("P2W", 2 * 7 * 86_400_000),
+        ("by_duration:PT0.25S", 250),
+    ],
+)
+def test_f6_an_iso_duration_is_a_while_ago(policy: str, ago_ms: int) -> None:
+    assert parse_reset(policy, 1_700_000_000_000) == 1_700_000_000_000 - ago_ms
+    assert loaded({"auto_offset_reset": policy})
+
+
+@pytest.mark.parametrize("policy", ["P", "PT", "PT1", "P1Y", "P1M", "-PT1H", "PT1H ", "P1DT"])
+def test_f6_what_is_no_such_duration_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match="auto_offset_reset"):
+        loaded({"auto_offset_reset": policy})
+
+
+def test_settings_of_groups_have_defaults_and_bounds(caplog: pytest.LogCaptureFixture) -> None:
+    config = of_group()
+    assert (config.enable_auto_commit, config.auto_commit_interval_ms) == (True, 5_000)
+    assert config.max_poll_interval_ms == 300_000
+    assert config.assignors == ()
+    assert of_group(partition_assignment_strategy=["range", "sticky"]).assignors[0] == "range"
+    with caplog.at_level(logging.INFO, "octavo.client"):
+        of_group(session_timeout_ms=10_000)
+    assert "the brokers' to decide" in caplog.text
+    wrong: list[dict[str, Any]] = [
+        {"partition_assignment_strategy": "best"},
+        {"partition_assignment_strategy": 5},
+        {"group_instance_id": ""},
+        {"client_rack": 7},
+        {"enable_auto_commit": "yes"},
+        {"max_poll_interval_ms": 0},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            of_group(**options)
+
+
+def test_a_group_is_named_in_two_ways_and_its_settings_need_it() -> None:
+    client = AsyncClient("localhost")
+    assert group_of(None, {"group.id": "billing"}) == ("billing", {})
+    with pytest.raises(ConfigError, match="keep one of them"):
+        client.consumer("orders", group="a", **later(group_id="b"))
+    for bad in ("", 5):
+        with pytest.raises(ConfigError, match="no name of a group"):
+            client.consumer("orders", **later(group=bad))
+    with pytest.raises(ConfigError, match="enable_auto_commit needs a group"):
+        client.consumer("orders", **later(enable_auto_commit=False))
+    with pytest.raises(ConfigError, match="need a group"):
+        client.consumer(**later(pattern="o.*"))
+
+
+def test_patterns_are_checked_at_once() -> None:
+    client = AsyncClient("localhost")
+    assert client.consumer(re.compile("orders-.*"), group="g").group_opening.pattern == "orders-.*"
+    wrong: list[dict[str, Any]] = [
+        {"pattern": "("},
+        {"pattern": ""},
+        {"pattern": re.compile("a", re.IGNORECASE)},
+        {"topics": "a", "pattern": "b"},
+        {"topics": re.compile("a"), "pattern": "b"},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigError):
+            client.consumer(**later(group="g", **options))
+
+
+def test_deserializers_and_interceptors_are_checked_at_once() -> None:
+    assert loaded({"value_deserializer": "json", "interceptors": []}).interceptors == ()
+    for name, value in (("value_deserializer", "avro"), ("interceptors", [object()])):
+        with pytest.raises(ConfigError, match=name):
+            loaded({name: value})
 
 
 def test_servers() -> None:
@@ -157,6 +248,7 @@ def test_reader_start_is_checked_at_once() -> None:
         (ClientOptions, ClientConfig, set[str]()),
         (ProducerOptions, ProducerConfig, {"serializer", "key_serializer"}),
         (ConsumerOptions, ConsumerConfig, set[str]()),
+        (GroupOptions, GroupConfig, set[str]()),
     ],
 )
 def test_type_checkers_know_each_setting(

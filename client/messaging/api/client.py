@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.binding import Binding
+from octavo.client.messaging.api.callbacks import Callbacks, OnChange
 from octavo.client.messaging.api.consumer import AsyncConsumer
+from octavo.client.messaging.api.group_consumer import AsyncGroupConsumer
+from octavo.client.messaging.api.group_opening import GroupOpening, Topics, topics_and_pattern
 from octavo.client.messaging.api.leaving import leave_async
 from octavo.client.messaging.api.opening import Opening
 from octavo.client.messaging.api.options import (
     ClientOptions,
     ConsumerOptions,
+    GroupOptions,
     Plain,
     ProducerOptions,
     V,
@@ -23,6 +28,7 @@ from octavo.client.messaging.api.reader import AsyncReader, ReaderOpening, Start
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
+    GroupConfig,
     ProducerConfig,
     load,
     normalise,
@@ -33,6 +39,7 @@ from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import ConfigError
 
 _log = ClientLog("octavo.client")
+GROUP_HINT = 'for example group="billing"'
 
 
 class AsyncClient:
@@ -110,16 +117,58 @@ class AsyncClient:
         self._binding.add(producer)
         return producer
 
+    @overload
     def consumer(
         self,
         topics: str | Iterable[str] = (),
         *,
         group: None = None,
         **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: Topics = (),
+        *,
+        group: str,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: OnChange | None = None,
+        on_revoke: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        **options: Unpack[GroupOptions],
+    ) -> AsyncGroupConsumer: ...
+
+    def consumer(
+        self,
+        topics: Topics = (),
+        *,
+        group: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: OnChange | None = None,
+        on_revoke: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        **options: Any,
     ) -> AsyncConsumer:
-        """A consumer of all partitions of `topics`, or of those given to `assign()`."""
-        config = consumer_config(self._binding.config, group, options)
-        consumer = AsyncConsumer(Opening(self._binding, topic_list(topics), config))
+        """A consumer of `topics`, or of those whose whole names match `pattern`.
+
+        With a group it reads what the group assigns to it, and the group keeps the offsets; the
+        callbacks are those of `subscribe`. Without one it reads all partitions, or those given to
+        `assign()`. Options are those of `ConsumerConfig`, with a group those of `GroupConfig`.
+        """
+        group, given = group_of(group, options)
+        names, text = topics_and_pattern(topics, pattern)
+        callbacks = Callbacks(on_assign, on_revoke, on_lost)
+        if group is None:
+            if text is not None or callbacks != Callbacks():
+                raise ConfigError("a pattern and callbacks need a group", hint=GROUP_HINT)
+            config = load(ConsumerConfig, given, inherited=self._binding.config.shared())
+            consumer = AsyncConsumer(Opening(self._binding, names, config))
+        else:
+            of_group = load(GroupConfig, given, inherited=self._binding.config.shared())
+            opening = GroupOpening(self._binding, names, of_group, group)
+            opening.pattern = text
+            consumer = AsyncGroupConsumer(opening, callbacks)
         self._binding.add(consumer)
         return consumer
 
@@ -184,16 +233,18 @@ def producer_config(client: ClientConfig, options: Mapping[str, object]) -> Prod
     return load(ProducerConfig, options, inherited=client.shared())
 
 
-def consumer_config(
-    client: ClientConfig, group: str | None, options: Mapping[str, object]
-) -> ConsumerConfig:
-    """A consumer's settings over the client's."""
-    if group is not None:
-        raise ConfigError(
-            f"group={group!r} is set, but consumer groups are not part of this version",
-            hint="leave group out and call assign(), or use client.reader()",
-        )
-    return load(ConsumerConfig, options, inherited=client.shared())
+def group_of(
+    group: str | None, options: Mapping[str, object]
+) -> tuple[str | None, dict[str, object]]:
+    """The group's name, also when it is given as `group_id`, and the other options."""
+    given = normalise(options)
+    named = given.pop("group_id", None)
+    if named is not None and group is not None:
+        raise ConfigError("group and group_id are given", hint="keep one of them")
+    chosen: object = named if group is None else group
+    if chosen is not None and (not isinstance(chosen, str) or not chosen):
+        raise ConfigError(f"group={chosen!r} is no name of a group", hint=GROUP_HINT)
+    return chosen, given
 
 
 def reader_config(client: ClientConfig, options: Mapping[str, object]) -> ConsumerConfig:

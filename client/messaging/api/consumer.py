@@ -10,17 +10,15 @@ from octavo.client.messaging.api.arrow_access import arrow_reading
 from octavo.client.messaging.api.hand_over import HandOver
 from octavo.client.messaging.api.opening import Opening
 from octavo.client.messaging.reading.limits import (
-    INT32_MAX,
     When,
     check_offset,
-    check_whole,
     epoch_ms,
     partitions_of,
 )
 from octavo.client.messaging.reading.offsets import list_edges
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.proto.edges import EARLIEST, LATEST, Edge
-from octavo.runtime.deadline import Deadline, check_timeout
+from octavo.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +33,10 @@ class AsyncConsumer:
     Without `assign()`, all partitions of the topics given at creation are read.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, hand_over: HandOver | None = None) -> None:
         self.opening = opening
         self._ready = opening.ready
-        self.hand_over = HandOver(opening)
+        self.hand_over = hand_over or HandOver(opening)
         self.handout = self.hand_over.handout
 
     def __repr__(self) -> str:
@@ -188,13 +186,10 @@ class AsyncConsumer:
         0 hands out buffered records only; None waits until there is one. Raises what needs the
         user: damaged data, no position with policy none, an offset that does not exist.
         """
-        limit = self.opening.config.max_poll_records if max_records is None else max_records
-        check_whole("max_records", limit, INT32_MAX, 1)
-        deadline = Deadline(self.opening.binding.cluster().clock, check_timeout(timeout))
-        self.opening.check_open()
-        if self.handout.ready:
-            return self.handout.take(limit)
-        return await self.hand_over.records(limit, deadline) or []
+        records = await self.hand_over.poll_within(max_records, timeout)
+        if self.hand_over.finishing is None:
+            return records
+        return self.hand_over.finishing.many(records, self.hand_over.rewind)
 
     async def poll_arrow(
         self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
@@ -220,5 +215,7 @@ class AsyncConsumer:
         if not self.handout.ready and not await self.hand_over.refill():
             raise StopAsyncIteration
         record = self.handout.ready[0]
+        if self.hand_over.finishing is not None:
+            record = self.hand_over.finishing.one(record)
         del self.handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
         return record

@@ -6,14 +6,16 @@ again, and so is what an iteration had left when the program goes on in another 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from octavo.client.messaging.api.arrow_access import arrow_reading
+from octavo.client.messaging.api.finishing import Finishing
 from octavo.client.messaging.api.opening import Opening
+from octavo.client.messaging.reading.fetcher import Fetcher
 from octavo.client.messaging.reading.handout import Handout
-from octavo.client.messaging.reading.limits import INT64_MAX, check_whole
+from octavo.client.messaging.reading.limits import INT32_MAX, INT64_MAX, check_whole
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.runtime.deadline import Deadline, check_timeout
 from octavo.runtime.errors import IllegalStateError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 ARROW_POLL_BYTES_MAX = 1 << 30
 """The most poll_arrow() can be asked for: the offsets of an Arrow binary column end at 2 GiB."""
+T = TypeVar("T")
 ITERATION_POLL_S = 60.0
 """How long one internal wait of an iteration lasts; it goes on afterwards."""
 
@@ -34,6 +37,33 @@ class HandOver:
         self._opening = opening
         self.handout = Handout()
         """Records of an iteration's last poll that were not yielded yet."""
+        finishing = Finishing(opening.config)
+        self.finishing = finishing if finishing.needed else None
+        """What is done to records where the user is; None: nothing."""
+
+    async def poll_within(self, max_records: int | None, timeout: float | None) -> list[Record]:
+        """Records of one poll(), as they are stored."""
+        limit = self._limit if max_records is None else max_records
+        check_whole("max_records", limit, INT32_MAX, 1)
+        deadline = Deadline(self._opening.binding.cluster().clock, check_timeout(timeout))
+        self._opening.check_open()
+        return await self.poll(limit, deadline)
+
+    async def poll(self, limit: int, deadline: Deadline) -> list[Record]:
+        """Records of one poll(); an iteration's rest comes first."""
+        if self.handout.ready:
+            return self.handout.take(limit)
+        return await self.records(limit, deadline) or []
+
+    async def taken(
+        self,
+        fetcher: Fetcher,
+        take: Callable[[], list[T]],
+        deadline: Deadline,
+        ends: Mapping[TopicPartition, int] | None = None,
+    ) -> list[T] | None:
+        """As `Fetcher.taken`."""
+        return await fetcher.taken(take, deadline, ends)
 
     async def records(
         self,
@@ -46,7 +76,7 @@ class HandOver:
         if fetcher is None:
             return []
         take = partial(fetcher.core.buffers.take_records, max_records, ends)
-        return await fetcher.taken(take, deadline, ends)
+        return await self.taken(fetcher, take, deadline, ends)
 
     async def batches(self, max_bytes: int, timeout: float | None) -> list[StoredBatch] | None:
         """The buffered batches of one poll_arrow(), still encoded; None after `timeout` seconds."""
@@ -59,7 +89,7 @@ class HandOver:
         self.give_back()
         size = min(max_bytes, ARROW_POLL_BYTES_MAX)
         take = partial(fetcher.core.buffers.take_batches, size, arrow_reading().StoredBatch)
-        return await fetcher.taken(take, deadline) or None
+        return await self.taken(fetcher, take, deadline) or None
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from octavo.client.messaging.config import PartitionChooser
+from octavo.client.messaging.config import Deserializer, PartitionChooser
 
 Plain = bytes | bytearray | memoryview | str | None
 """What needs no serializer: bytes, text (sent as UTF-8), None (no key, a tombstone)."""
@@ -86,3 +86,19 @@ class ConsumerOptions(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     metadata_max_age_ms: int
+    key_deserializer: Literal["json", "str"] | Deserializer | None
+    value_deserializer: Literal["json", "str"] | Deserializer | None
+    interceptors: Iterable[object]
+
+
+class GroupOptions(ConsumerOptions, total=False):
+    """Names and types of `GroupConfig`."""
+
+    group_instance_id: str | None
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    partition_assignment_strategy: str | Iterable[str]
+    client_rack: str | None

@@ -120,7 +120,11 @@ class AsyncReader(AsyncConsumer):
         """
         ends = await self.begin_to_end()
         while self.handout.ready or await self.hand_over.refill_until(ends):
-            yield self.handout.ready.popleft()
+            record = self.handout.ready[0]
+            if self.hand_over.finishing is not None:
+                record = self.hand_over.finishing.one(record)
+            del self.handout.ready[0]
+            yield record
 
 
 def _policy(start: str | datetime) -> str | int:

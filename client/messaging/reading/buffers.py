@@ -80,6 +80,37 @@ class Buffers:
         self.clear(reading)
         reading.fetch_at = reading.position
 
+    def freeze(self, wanted: Iterable[TopicPartition]) -> None:
+        """Drop their buffers and let their positions stand, whatever the user resumes.
+
+        So a partition stands that a group takes away, or gives, until its callback is done (RB11).
+        """
+        for where in wanted:
+            reading = self.readings.get(where)
+            if reading is not None:
+                reading.frozen = reading.paused = True
+                if reading.resolved:
+                    self.refetch(reading)
+
+    def thaw(self, wanted: Iterable[TopicPartition]) -> list[Reading]:
+        """Undo `freeze`; returns those that may be asked for again."""
+        thawed: list[Reading] = []
+        for where in wanted:
+            reading = self.readings.get(where)
+            if reading is not None:
+                reading.frozen = False
+                if self.unpause(reading):
+                    thawed.append(reading)
+        return thawed
+
+    @staticmethod
+    def unpause(reading: Reading) -> bool:
+        """Go on, unless the user or a callback still holds it; whether it does."""
+        if not reading.paused or reading.frozen or reading.pause_wanted:
+            return False
+        reading.paused = False
+        return True
+
     # --- in -------------------------------------------------------------------------------------
 
     def store(self, reading: Reading, offset: int, answer: Answer) -> bool:

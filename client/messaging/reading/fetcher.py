@@ -56,7 +56,7 @@ class Fetcher:
             prefetch_bytes=config.prefetch_max_bytes,
             prefetch_partition_bytes=config.prefetch_max_partition_bytes,
             max_wait_ms=config.fetch_max_wait_ms,
-            reset=parse_reset(config.auto_offset_reset),
+            reset=parse_reset(config.auto_offset_reset, cluster.clock.wall_ms()),
             backoff_initial_s=config.retry_backoff_ms / 1000,
             backoff_max_s=config.retry_backoff_max_ms / 1000,
         )
@@ -194,6 +194,21 @@ class Fetcher:
         """Ask for these partitions again."""
         self.perform(self.core.resume(wanted, self._now_s()))
 
+    def freeze(self, wanted: Iterable[TopicPartition]) -> None:
+        """Drop their buffers and let their positions stand, until `thaw`."""
+        self.core.buffers.freeze(wanted)
+        self.perform(self.core.said(self._now_s()))
+
+    def thaw(self, wanted: Iterable[TopicPartition]) -> None:
+        """Undo `freeze`."""
+        thawed = self.core.buffers.thaw(wanted)
+        outdated: list[Action] = [Interrupt(reading.owner) for reading in thawed]
+        self.perform([*outdated, *self.core.said(self._now_s()), Tell()])
+
+    def tell(self) -> None:
+        """Reading calls that wait look whether anything is for them."""
+        self._data.set()
+
     def focus(self, ends: Ends | None) -> None:
         """Ask for nothing at or above `ends` while a reading up to them is under way."""
         if ends is not self.core.requests.ends:
@@ -227,9 +242,13 @@ class Fetcher:
             await self._wait_data(deadline.wait_s())
 
     async def taken(
-        self, take: Callable[[], list[T]], deadline: Deadline, ends: Ends | None = None
+        self,
+        take: Callable[[], list[T]],
+        deadline: Deadline,
+        ends: Ends | None = None,
+        called_off: Callable[[], bool] | None = None,
     ) -> list[T] | None:
-        """What `take` finds in the buffers, waiting for it until `deadline`.
+        """What `take` finds in the buffers, waiting for it until `deadline`, or `called_off`.
 
         Empty when the time is over; None once every position reached `ends`. Raises the error of a
         partition even while others have records: none waits for a lull. What an exception of a
@@ -256,7 +275,7 @@ class Fetcher:
                 raise
             if ends is not None and buffers.reached(ends):
                 return None
-            if deadline.passed:
+            if deadline.passed or (called_off is not None and called_off()):
                 return out
             await self._wait_data(deadline.wait_s())
 

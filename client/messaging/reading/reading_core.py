@@ -80,11 +80,10 @@ class ReadingCore:
         """Make `wanted` the assignment; kept partitions keep everything.
 
         New ones begin by the policy `start` (None: the reset policy), or at the positions it names,
-        which are known to exist. `followed` are topics whose later partitions and lives are read,
-        too.
+        and those it does not name by the reset policy. `followed` are topics whose later partitions
+        and lives are read, too.
         """
-        policy: str | int = "" if start is None or isinstance(start, Mapping) else start
-        policy = self._reset if start is None else policy
+        policy = self._reset if start is None or isinstance(start, Mapping) else start
         self.positions.followed = dict.fromkeys(followed, policy)
         for reading in self.buffers.assign(wanted):
             reading.policy = policy
@@ -136,7 +135,8 @@ class ReadingCore:
         Others may need the room that their buffers have now.
         """
         for where in wanted:
-            self.buffers.reading(where).paused = True
+            reading = self.buffers.reading(where)
+            reading.paused = reading.pause_wanted = True
         return self._advance(now_s)
 
     def resume(self, wanted: Iterable[TopicPartition], now_s: float) -> list[Action]:
@@ -144,8 +144,8 @@ class ReadingCore:
         actions: list[Action] = []
         for where in wanted:
             reading = self.buffers.reading(where)
-            if reading.paused:
-                reading.paused = False
+            reading.pause_wanted = False
+            if self.buffers.unpause(reading):
                 actions.append(Interrupt(reading.owner))
         return [*actions, *self._advance(now_s), *TELL]
 

@@ -50,6 +50,11 @@ class Reading:
     buffer: deque[Buffered] = field(default_factory=lambda: deque[Buffered]())
     buffered_bytes: int = 0
     paused: bool = False
+    """Hand out nothing of it and ask for nothing more."""
+    pause_wanted: bool = False
+    """By the user; it is also paused while it is frozen."""
+    frozen: bool = False
+    """It goes, or its callback is not done yet: see `Buffers.freeze`."""
     owner: str = ""
     finding: bool = False
     """Its owner is being looked for."""

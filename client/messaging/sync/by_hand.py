@@ -6,25 +6,33 @@ must give records back when a wait is interrupted, and iteration, which yields w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.arrow_access import arrow_reading
+from octavo.client.messaging.api.callbacks import CallbackDue
 from octavo.client.messaging.api.client import AsyncClient
 from octavo.client.messaging.api.consumer import ARROW_POLL_BYTES, AsyncConsumer
 from octavo.client.messaging.api.forking import CLIENT_THREAD
+from octavo.client.messaging.api.group_consumer import CLOSE_S, AsyncGroupConsumer
 from octavo.client.messaging.api.leaving import leave
 from octavo.client.messaging.api.options import ClientOptions
 from octavo.client.messaging.api.reader import AsyncReader
+from octavo.client.messaging.membership.tickets import Outcome
+from octavo.client.messaging.membership.values import Duty
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.client.messaging.sync.ending import Held, forget, opened
 from octavo.client.messaging.sync.loop_thread import LoopThread
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.deadline import Deadline, check_timeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class ConsumerByHand:
@@ -45,7 +53,16 @@ class ConsumerByHand:
         0 hands out buffered records only; None waits until there is one. Raises what needs the
         user: damaged data, no position with policy none, an offset that does not exist.
         """
-        return self._thread.run(self._async.poll(max_records, timeout), self._hand_over.rewind)
+        records = self._thread.run(
+            self._hand_over.poll_within(max_records, timeout), self._hand_over.rewind
+        )
+        finishing = self._hand_over.finishing
+        if finishing is None:
+            return records
+        return finishing.many(records, self._rewind)
+
+    def _rewind(self, records: Sequence[Record]) -> None:
+        self._thread.call(partial(self._hand_over.rewind, records))
 
     def poll_arrow(
         self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
@@ -68,13 +85,22 @@ class ConsumerByHand:
 
     def __iter__(self) -> Iterator[Record]:
         handout = self._hand_over.handout
+        finishing = self._hand_over.finishing
         while True:
             while handout.ready:  # the body may seek, pause or assign
                 record = handout.ready[0]
+                if finishing is not None:
+                    made = finishing.one(record)
+                    if not handout.ready or handout.ready[0] is not record:
+                        continue  # taken away meanwhile: it is handed out again, or is not ours
+                    record = made
                 del handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
                 yield record
-            if not self._thread.run(self._hand_over.refill()):
+            if not self._refill():
                 return
+
+    def _refill(self) -> bool:
+        return self._thread.run(self._hand_over.refill())
 
     def close(self, timeout: float | None = None) -> None:
         """Stop reading. Iterations and polls under way end. Closing twice is harmless."""
@@ -92,6 +118,85 @@ class ConsumerByHand:
         trace: TracebackType | None,
     ) -> None:
         leave(self.close, error)
+
+
+class GroupConsumerByHand(ConsumerByHand):
+    """Callbacks on the thread that asks for records, and the end."""
+
+    def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer, held: Held) -> None:
+        super().__init__(thread, consumer, held)
+        self._async: AsyncGroupConsumer = consumer
+        consumer.group_hand_over.blocking = True
+
+    def poll(self, max_records: int | None = None, timeout: float | None = 1.0) -> list[Record]:
+        """Up to `max_records` records; empty when `timeout` seconds passed (F107).
+
+        0 hands out buffered records only; None waits until there is one. Raises what needs the
+        user: damaged data, no position with policy none, an offset that does not exist, a group
+        that does not take this member, and what a callback raises.
+        """
+        return self._calling_back(partial(super().poll, max_records), timeout)
+
+    def poll_arrow(
+        self, max_bytes: int = ARROW_POLL_BYTES, timeout: float | None = 1.0
+    ) -> pa.RecordBatch | None:
+        """Buffered batches as one RecordBatch with the Kafka-source columns; None after `timeout`.
+
+        The columns are key, value, topic, partition, offset, timestamp, timestampType, headers.
+        """
+        return self._calling_back(partial(super().poll_arrow, max_bytes), timeout)
+
+    def _refill(self) -> bool:
+        return self._calling_back(lambda _: super(GroupConsumerByHand, self)._refill(), None)
+
+    def _calling_back(self, call: Callable[[float | None], T], timeout: float | None) -> T:
+        """The call, and every callback that comes first, here; all of it takes `timeout`."""
+        limit_s = check_timeout(timeout)
+        deadline = Deadline(SystemClock(), limit_s)
+        left_s = limit_s
+        while True:
+            try:
+                return call(left_s)
+            except CallbackDue as due:
+                duty = due.duty
+            self._call_back(duty)
+            left_s = deadline.wait_s()
+
+    def _call_back(self, duty: Duty | Outcome) -> None:
+        session = self._async.group_opening.session
+        if session is None:
+            return  # it was never asked for anything
+
+        async def begin() -> Duty | Outcome:
+            session.begin(duty)
+            return duty
+
+        async def end() -> None:
+            session.end(duty)
+
+        self._thread.run(begin(), session.not_begun)
+        try:
+            self._async.group_hand_over.callbacks.run(duty)
+        finally:
+            self._thread.begin(end())
+
+    def close(self, timeout: float | None = None, *, leave_group: bool = False) -> None:
+        """Commit (with auto-commit), call `on_revoke`, leave the group, end. Twice is harmless.
+
+        Takes `timeout` seconds at most, one without it, whatever callbacks do: the last one runs on
+        a thread of its own. A static member only says that it will be back, but for `leave_group`.
+        """
+        if not self._thread.closed:
+            closing = self._async.close(timeout, leave_group=leave_group)
+            self._thread.run(closing, limit_s=CLOSE_S if timeout is None else timeout)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leave(lambda _: self.close(), error)
 
 
 class ReaderByHand(ConsumerByHand):
@@ -116,9 +221,12 @@ class ReaderByHand(ConsumerByHand):
 
     def _until(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
         handout = self._hand_over.handout
+        finishing = self._hand_over.finishing
         while True:
             while handout.ready:
                 record = handout.ready[0]
+                if finishing is not None:
+                    record = finishing.one(record)
                 del handout.ready[0]
                 yield record
             if not self._thread.run(self._hand_over.refill_until(ends)):

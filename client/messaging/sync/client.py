@@ -5,15 +5,27 @@ Written by `tools/gen_sync.py` from `api/client.py`: change that, then run `make
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
-from octavo.client.messaging.api.options import ConsumerOptions, Plain, ProducerOptions, V
+from octavo.client.messaging.api.callbacks import OnChange
+from octavo.client.messaging.api.consumer import AsyncConsumer
+from octavo.client.messaging.api.group_consumer import AsyncGroupConsumer
+from octavo.client.messaging.api.group_opening import Topics
+from octavo.client.messaging.api.options import (
+    ConsumerOptions,
+    GroupOptions,
+    Plain,
+    ProducerOptions,
+    V,
+)
 from octavo.client.messaging.api.reader import Start
 from octavo.client.messaging.sync.admin import Admin
 from octavo.client.messaging.sync.by_hand import ClientByHand
 from octavo.client.messaging.sync.consumer import Consumer
+from octavo.client.messaging.sync.group_consumer import GroupConsumer
 from octavo.client.messaging.sync.producer import Producer
 from octavo.client.messaging.sync.reader import Reader
 
@@ -85,22 +97,59 @@ class Client(ClientByHand):
         self._thread.check()
         return Producer(self._thread, self._async.producer(**options), self._held)
 
+    @overload
     def consumer(
         self,
         topics: str | Iterable[str] = (),
         *,
         group: None = None,
         **options: Unpack[ConsumerOptions],
+    ) -> Consumer: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: Topics = (),
+        *,
+        group: str,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: OnChange | None = None,
+        on_revoke: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        **options: Unpack[GroupOptions],
+    ) -> GroupConsumer: ...
+
+    def consumer(
+        self,
+        topics: Topics = (),
+        *,
+        group: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: OnChange | None = None,
+        on_revoke: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        **options: Any,
     ) -> Consumer:
-        """A consumer of all partitions of `topics`, or of those given to `assign()`."""
+        """A consumer of `topics`, or of those whose whole names match `pattern`.
+
+        With a group it reads what the group assigns to it, and the group keeps the offsets; the
+        callbacks are those of `subscribe`. Without one it reads all partitions, or those given to
+        `assign()`. Options are those of `ConsumerConfig`, with a group those of `GroupConfig`.
+        """
         self._thread.check()
-        return Consumer(
-            self._thread,
-            self._async.consumer(
-                topics if isinstance(topics, str) else list(topics), group=group, **options
-            ),
-            self._held,
+        make = cast(Callable[..., AsyncConsumer], self._async.consumer)
+        made = make(
+            topics,
+            group=group,
+            pattern=pattern,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            **options,
         )
+        if isinstance(made, AsyncGroupConsumer):
+            return GroupConsumer(self._thread, made, self._held)
+        return Consumer(self._thread, made, self._held)
 
     def reader(
         self,

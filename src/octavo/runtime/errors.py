@@ -17,6 +17,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
     │   ├── MessageTooLarge, InvalidRecord, CorruptBatch, InvalidTimestamp, OffsetOutOfRange
     │   ├── NoOffsetForPartition, LogTruncated, UnsupportedVersion, WrongCluster
+    │   ├── DeserializationFailed
     ├── MetadataRefused                        the store answered "no" to a conditional write
     │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
     └── Fatal                                  the handle or client cannot go on
@@ -259,6 +260,13 @@ class InvalidRecord(RequestRejected):
     """A record breaks a rule of its topic."""
 
     code = "INVALID_RECORD"
+
+
+class DeserializationFailed(RequestRejected):
+    """A key or value is not what the consumer's deserialiser expects; details name the record."""
+
+    code = "DESERIALIZATION_FAILED"
+    default_hint = "seek() to the next offset to skip the record"
 
 
 class CorruptBatch(RequestRejected):

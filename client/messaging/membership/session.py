@@ -1,0 +1,363 @@
+"""The shell of a member: its heartbeats, what they bring, and the clock of both cores.
+
+Runs on the client's loop until `close`; decides nothing. What the user's next reading call has to
+do first comes out of `next_duty`; `enter` and `leave` stand around each reading call, because time
+in which the user's code runs is limited (RB13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.config import GroupConfig
+from octavo.client.messaging.membership import wire
+from octavo.client.messaging.membership.assigned import AssignedReadings
+from octavo.client.messaging.membership.committing import Committing
+from octavo.client.messaging.membership.member_core import MemberCore
+from octavo.client.messaging.membership.tickets import Outcome
+from octavo.client.messaging.membership.values import (
+    Action,
+    Beat,
+    Begin,
+    Drop,
+    Duty,
+    GiveUp,
+    MemberSettings,
+    Refused,
+    Slot,
+    Start,
+    Stop,
+    Task,
+    places,
+)
+from octavo.client.messaging.reading.fetcher import Fetcher
+from octavo.client.messaging.reading.handout import Handout
+from octavo.client.messaging.reading.lost_tasks import LostTasks
+from octavo.client.messaging.reading.reading_errors import our_fault
+from octavo.client.messaging.records import GroupMetadata
+from octavo.client.messaging.user_code import ClientLog
+from octavo.proto.group_records import Subscription
+from octavo.runtime.deadline import Deadline
+from octavo.runtime.errors import IllegalStateError, OctavoError
+from octavo.runtime.errors_of_groups import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+
+HEARTBEAT_GRACE_S = 3.0
+"""How much longer than the interval, for which it may be held, a heartbeat is waited for."""
+HOLD_EVERY_S = 5.0
+"""An iteration over what was fetched comes to the loop at least so often: to show that the user's
+code goes on, and for what is due (O9, RB13)."""
+COMMIT_PART, CALLBACK_PART = 0.4, 0.7
+"""Of the time for an end: when the last commit, and then the last callback, must be over."""
+
+_log = ClientLog("octavo.client")
+
+
+class Session:
+    """One consumer's membership."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: GroupConfig,
+        group_id: str,
+        fetcher: Fetcher,
+        handout: Handout,
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._group_id = group_id
+        self._now_s = cluster.clock.monotonic
+        self.simple = False
+        """Partitions are assigned by hand: offsets are committed as nobody's membership (O3)."""
+        self.readings = AssignedReadings(fetcher, handout)
+        settings = MemberSettings(
+            config.group_instance_id,
+            config.enable_auto_commit,
+            config.max_poll_interval_ms / 1000,
+            config.retry_backoff_ms / 1000,
+            config.retry_backoff_max_ms / 1000,
+            first_sequence=cluster.clock.wall_ms() * 1024,
+        )
+        self.core = MemberCore(settings, cluster.entropy)
+        self._member_id = f"{cluster.config.client_id}-{cluster.entropy.uuid()}"
+        self._tasks = LostTasks("octavo-member", fetcher.tell)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self.commits = Committing(
+            cluster,
+            config,
+            group_id,
+            who=lambda: None if self.simple else self.metadata,
+            tasks=self._tasks,
+            readings=self.readings,
+            changed=self._set_timer,
+        )
+        self._beat: tuple[int, asyncio.Task[object]] | None = None
+        self._interval_s = 3.0
+        self._held_at_s = 0.0
+        self._error: OctavoError | None = None
+        """Of a heartbeat; raised by the next reading call."""
+        self._fatal: OctavoError | None = None
+        """The same, raised by every one."""
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who it is at this moment."""
+        instance_id = self._config.group_instance_id
+        return GroupMetadata(self._group_id, self._member_id, self.core.epoch, instance_id)
+
+    @property
+    def owned(self) -> list[Slot]:
+        """What it may commit."""
+        return list(self.readings.slots.values()) if self.simple else sorted(self.core.owned)
+
+    # --- around reading calls -------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
+        """Read these from the next reading call on, or at once as a member."""
+        config = self._config
+        subscription = Subscription(
+            topics=frozenset(topics),
+            pattern=pattern,
+            assignor=next(iter(config.assignors), None),
+            rack=config.client_rack,
+            rebalance_timeout_s=config.max_poll_interval_ms / 1000,
+            client_id=self._cluster.config.client_id,
+        )
+        self.perform(self.core.subscribe(subscription, self._now_s()))
+
+    def enter(self) -> None:
+        """A reading call begins: joins, commits what earlier ones returned (O9)."""
+        if self.core.in_callback:
+            raise IllegalStateError(
+                "a callback asks for records",
+                hint="poll() goes on when the callback is done; seek, pause and commit are allowed",
+            )
+        now_s = self._now_s()
+        self._tasks.restart()
+        actions = self.core.entered(now_s)
+        if actions:
+            self.perform(actions)
+        if self.commits.core.auto_due(now_s):
+            self.commits.auto(self.owned, now_s)
+
+    def leave(self) -> None:
+        """The reading call ends, or user code runs in it."""
+        self.core.left(self._now_s())
+
+    def due(self) -> bool:
+        """Whether a reading call that waits has something to do before it goes on."""
+        return bool(self.core.duty or self._error or self._fatal or self.commits.outcomes)
+
+    def next_duty(self) -> Duty | Outcome | None:
+        """What user code has to be called for now; raises what a heartbeat met."""
+        if self.commits.outcomes:
+            return self.commits.outcomes[0]
+        duty = self.core.duty
+        if duty is not None and duty.task is Task.COMMIT:
+            self.core.begun(duty)
+            self.commits.before(duty.slots, partial(self.end, duty))
+            duty = self.core.duty
+        if duty is None:
+            error, self._error = self._error or self._fatal, None
+            if error is not None:
+                raise error
+        return duty
+
+    def begin(self, duty: Duty | Outcome) -> None:
+        """User code is about to be called for it; `end` follows whatever comes of that."""
+        if isinstance(duty, Duty):
+            self.core.begun(duty)
+        elif self.commits.outcomes and self.commits.outcomes[0] is duty:
+            self.commits.outcomes.popleft()
+
+    def not_begun(self, duty: Duty | Outcome) -> None:
+        """Whoever began it was interrupted before the call: it is due again."""
+        if isinstance(duty, Duty):
+            self.perform(self.core.not_begun(duty))
+        else:
+            self.commits.outcomes.appendleft(duty)
+
+    def end(self, duty: Duty | Outcome) -> None:
+        """The user's code is through with it, however that ended."""
+        if isinstance(duty, Duty):
+            self.perform(self.core.done(duty, self._now_s()))
+
+    def resume(self) -> None:
+        """The reading call goes on after a callback."""
+        self.perform(self.core.entered(self._now_s()))
+
+    # --- heartbeats and what they bring ---------------------------------------------------------
+
+    def perform(self, actions: list[Action]) -> None:
+        """Do what the core wants."""
+        for action in actions:
+            if isinstance(action, Beat):
+                again = partial(self._beat_lost, action.sequence)
+                task = self._tasks.start(self._heartbeat(action), "heartbeat", again)
+                self._beat = (action.sequence, task)
+            elif isinstance(action, GiveUp):
+                if self._beat is not None and self._beat[0] == action.sequence:
+                    self._beat[1].cancel()
+            elif isinstance(action, Stop):
+                self.readings.stop(action.slots)
+            elif isinstance(action, Drop):
+                self.readings.drop(action.slots)
+                self.commits.settle(self.commits.core.discard(action.slots))
+            elif isinstance(action, Begin):
+                self._begin(action)
+            elif isinstance(action, Start):
+                self.readings.start(action.slots)
+            else:
+                self.readings.wake()
+        self._set_timer()
+
+    async def _heartbeat(self, beat: Beat) -> None:
+        request = wire.heartbeat(
+            beat, self._group_id, self._member_id, self._config.group_instance_id
+        )
+        try:
+            reply = await self._cluster.coordinators.ask(
+                self._group_id,
+                lambda stub, limit_s: stub.Heartbeat(request, timeout=limit_s),
+                self._interval_s + HEARTBEAT_GRACE_S,
+            )
+            told = wire.told(reply, {s.topic_id: s.topic for s in self.readings.slots.values()})
+        except OctavoError as error:
+            self._beat_failed(beat.sequence, error)
+        except Exception as error:  # noqa: BLE001 - the next reading call raises it
+            _log.exception("heartbeat of group %s", self._group_id)
+            self._error = our_fault("a heartbeat", error)
+            self.perform(self.core.unanswered(beat.sequence, self._now_s()))
+        else:
+            self._interval_s = told.heartbeat_interval_s
+            self.perform(self.core.answered(beat.sequence, told, self._now_s()))
+
+    def _beat_failed(self, sequence: int, error: OctavoError) -> None:
+        now_s = self._now_s()
+        if isinstance(error, UnknownMemberId | FencedMemberEpoch):
+            _log.warning("group %s: %s; joining again", self._group_id, error.cause)
+            self.perform(self.core.refused(sequence, Refused.FENCED, now_s))
+        elif isinstance(error, FencedInstanceId):
+            self._fatal = error
+            self.perform(self.core.refused(sequence, Refused.FATAL, now_s))
+        elif error.retriable or isinstance(error, IllegalStateError):
+            _log.info("heartbeat of group %s: %s", self._group_id, error.cause)
+            self.perform(self.core.unanswered(sequence, now_s))
+        else:
+            self._error = error
+            self.perform(self.core.refused(sequence, Refused.REJECTED, now_s))
+
+    def _beat_lost(self, sequence: int) -> None:
+        self.perform(self.core.unanswered(sequence, self._now_s()))
+
+    def _begin(self, begin: Begin) -> None:
+        again = partial(self._begin, begin)
+        self._tasks.start(self._find_positions(begin), "finding committed offsets", again)
+
+    async def _find_positions(self, begin: Begin) -> None:
+        """RB11 step 5: until the coordinator says where they begin, or they are lost again."""
+        backoff = self._cluster.calls.backoff()
+        limit_s = self._cluster.calls.request_timeout_s
+        while self.core.looks_up(begin.number):
+            try:
+                found = await self.commits.committed(begin.slots, limit_s, as_member=True)
+            except OctavoError as error:
+                _log.warning("committed offsets of %s: %s", self._group_id, error.cause)
+                await self._cluster.clock.sleep(backoff.next_s())
+                continue
+            if not self.core.looks_up(begin.number):
+                return
+            self.begin_at(begin.slots, {slot: value.offset for slot, value in found.items()})
+            self.perform(self.core.positions_known(begin.number, self._now_s()))
+
+    def begin_at(self, slots: Iterable[Slot], committed: dict[Slot, int]) -> None:
+        """Positions of partitions that are new here: committed ones, or as the policy says (F6)."""
+        self.readings.add(slots, committed)
+        self.commits.core.known(committed)
+        anew = [slot for slot in slots if slot not in committed]
+        if anew:
+            names = ", ".join(map(str, places(anew)))
+            reset = self._config.auto_offset_reset
+            _log.info("group %s committed nothing of %s: %s", self._group_id, names, reset)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        """One timer for both cores; it may ring early."""
+        dues = (self.core.next_deadline_s(), self.commits.core.next_deadline_s())
+        due_s = min((due for due in dues if due is not None), default=None)
+        now_s = self._now_s()
+        if self.readings.slots:
+            held_s = now_s + HOLD_EVERY_S
+            due_s = held_s if due_s is None else min(due_s, held_s)
+        if self._timer is not None:
+            if due_s is not None and self._timer_s <= due_s:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_s is not None and not self._tasks.closed:
+            self._timer_s = due_s
+            delay_s = max(due_s - now_s, 0.0)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = self._now_s()
+        if now_s >= self._held_at_s + HOLD_EVERY_S:
+            self._held_at_s = now_s
+            self.readings.handout.hold()
+        self.commits.settle(self.commits.core.tick(now_s))
+        self.perform(self.core.tick(now_s))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def part(
+        self, run: Callable[[Duty], Awaitable[None]], *, stays: bool, timeout_s: float
+    ) -> None:
+        """Commit, call the last callback, say goodbye; the parts share the time.
+
+        The goodbye is on its way when this returns, and heard if there was time.
+        """
+        deadline = Deadline(self._cluster.clock, timeout_s)
+        owned = self.owned
+        self.perform(self.core.part(self._now_s()))
+        try:
+            if self._config.enable_auto_commit and owned:
+                await self.commits.last(owned, timeout_s * COMMIT_PART)
+            duty = self.core.duty
+            if duty is not None:
+                self.core.begun(duty)
+                used_s = timeout_s - deadline.left_s()
+                try:
+                    await _limited(run(duty), max(timeout_s * CALLBACK_PART - used_s, 0.05))
+                finally:
+                    self.end(duty)
+        finally:  # also when it is cancelled, or the callback raised
+            self.perform(self.core.leave(self._now_s(), stays=stays))
+            await self._goodbye(deadline)
+
+    async def _goodbye(self, deadline: Deadline) -> None:
+        while self.core.leaving and not deadline.passed:
+            if self._beat is not None and not self._beat[1].done():
+                await asyncio.wait({self._beat[1]}, timeout=deadline.left_s())
+            else:
+                await self._cluster.clock.sleep(min(0.02, deadline.left_s()))
+
+    async def close(self) -> None:
+        """End what runs in the background; harmless when repeated."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
+
+
+async def _limited(running: Awaitable[None], timeout_s: float) -> None:
+    """A callback at the end of a consumer, which it does not hold up."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await running
+    except TimeoutError:
+        _log.warning("a callback of a consumer that ends took longer than %.1f s", timeout_s)
