@@ -11,8 +11,9 @@ import typer
 
 from octavo.cli import records
 from octavo.cli.arrow_output import ArrowOutput
-from octavo.cli.completion import topic_names
+from octavo.cli.completion import group_names, topic_names
 from octavo.cli.failures import ExitCode
+from octavo.cli.group_consume import consume_in_group, reset_policy
 from octavo.cli.output import count_of, note, write_bytes
 from octavo.cli.positions import Start, parse_start
 from octavo.cli.progress import Progress
@@ -50,51 +51,71 @@ _RENDERERS: dict[RecordForm, records.Renderer] = {
 }
 
 
+TopicsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", help="Name of the topic.", autocompletion=topic_names),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Be a member of this group: share partitions, commit what was written.",
+        autocompletion=group_names,
+    ),
+]
+StartOption = Annotated[
+    str,
+    typer.Option("--from", help="start, end, OFFSET, end-N (last N of each partition), or @TIME."),
+]
+TailOption = Annotated[int | None, typer.Option("--tail", help="The same as --from end-N.", min=0)]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Stop before this OFFSET or @TIME.")
+]
+CountOption = Annotated[int | None, typer.Option("-n", help="Stop after this many.", min=1)]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Wait for new records; implied by --from end.")
+]
+PartitionOption = Annotated[
+    int | None, typer.Option("-p", "--partition", help="Only this partition.", min=0)
+]
+FormOption = Annotated[RecordForm, typer.Option("-o", "--output", help="Form of each record.")]
+FormatOption = Annotated[
+    str | None, typer.Option("-f", "--format", help="kcat-style, such as '%k: %s\\n'.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("-K", metavar="DELIM", help="Print each key and this before it.")
+]
+NullOption = Annotated[bool, typer.Option("-Z", help="Print NULL for tombstones and missing keys.")]
+ArrowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arrow", metavar="PATH", help="Write an Arrow file instead; - streams to stdout."
+    ),
+]
+
+
 def consume(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", help="start, end, OFFSET, end-N (last N of each partition), or @TIME."
-        ),
-    ] = "start",
-    tail: Annotated[
-        int | None, typer.Option("--tail", help="The same as --from end-N.", min=0)
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Stop before this OFFSET or @TIME.")
-    ] = None,
-    count: Annotated[int | None, typer.Option("-n", help="Stop after this many.", min=1)] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for new records; implied by --from end.")
-    ] = False,
-    partition: Annotated[
-        int | None, typer.Option("-p", "--partition", help="Only this partition.", min=0)
-    ] = None,
-    output: Annotated[
-        RecordForm, typer.Option("-o", "--output", help="Form of each record.")
-    ] = RecordForm.VALUE,
-    form: Annotated[
-        str | None, typer.Option("-f", "--format", help="kcat-style, such as '%k: %s\\n'.")
-    ] = None,
-    key_delimiter: Annotated[
-        str | None, typer.Option("-K", metavar="DELIM", help="Print each key and this before it.")
-    ] = None,
-    null_word: Annotated[
-        bool, typer.Option("-Z", help="Print NULL for tombstones and missing keys.")
-    ] = False,
-    arrow: Annotated[
-        str | None,
-        typer.Option(
-            "--arrow", metavar="PATH", help="Write an Arrow file instead; - streams to stdout."
-        ),
-    ] = None,
+    topics: TopicsArgument,
+    group: GroupOption = None,
+    start: StartOption = "start",
+    tail: TailOption = None,
+    until: UntilOption = None,
+    count: CountOption = None,
+    follow: FollowOption = False,
+    partition: PartitionOption = None,
+    output: FormOption = RecordForm.VALUE,
+    form: FormatOption = None,
+    key_delimiter: KeyOption = None,
+    null_word: NullOption = False,
+    arrow: ArrowOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
     """Print the records of a topic.
 
-    Without --follow it stops at the end of the topic as it is now.
+    Without --follow it stops at the end of the topic as it is now. With --group it shares topics
+    with the other members of the group, goes on where the group left off (--from is for what it
+    never committed), and commits once records are out.
     """
     now_ms = time.time_ns() // 1_000_000
     begin = _begin(start, tail, now_ms)
@@ -103,6 +124,21 @@ def consume(
     if arrow is not None and render is not _RENDERERS[output]:
         raise ConfigError("--arrow excludes --format, -K and -Z")
     follow = follow or (begin.kind == "end" and stop is None)
+    if group is not None:
+        _check_of_group(partition, tail, until, arrow)
+        policy = reset_policy(begin)
+        with connected(bootstrap, timeout) as client:
+            return consume_in_group(
+                client,
+                topics,
+                group,
+                policy=policy,
+                render=render,
+                count=count,
+                follow=follow,
+                timeout_s=timeout,
+            )
+    topic = _only(topics)
     limit_ms = max(round(timeout * 1000), 1_000)
     with (
         terminable(),
@@ -118,6 +154,17 @@ def consume(
         if arrow is not None:
             return _to_arrow(consumer, window, arrow, count, follow=follow)
         return _to_stdout(consumer, window, render, count, follow=follow)
+
+
+def _check_of_group(*excluded: object) -> None:
+    if any(one is not None for one in excluded):
+        raise ConfigError("--group excludes -p, --tail, --until and --arrow")
+
+
+def _only(topics: list[str]) -> str:
+    if len(topics) > 1:
+        raise ConfigError("several topics need --group", hint="or run one command for each")
+    return topics[0]
 
 
 def _begin(start: str, tail: int | None, now_ms: int) -> Start:
