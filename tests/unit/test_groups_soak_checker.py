@@ -130,6 +130,18 @@ def test_a_partition_without_owner_for_too_long_is_found() -> None:
     assert within.wrong == ()
 
 
+def test_a_coordinator_that_takes_over_gives_one_more_session() -> None:
+    """RB8."""
+    story = [*GOOD[:3], Event(KILLED, 5.0, "a"), assigned(21.5, "b", 0)]
+    moved = told([*story, GOOD[5]._replace(at_s=22), Event(BROKEN, 14.0, since_s=8.0)])
+    assert (moved.wrong, moved.longest_unowned_ms) == ((), 16_500)
+    elsewhere = told([*story, GOOD[5]._replace(at_s=22), Event(BROKEN, 29.0, since_s=25.0)])
+    assert "no owner for 16.5 s" in elsewhere.wrong[0]
+    longer = [*GOOD[:3], Event(KILLED, 5.0, "a"), assigned(22.5, "b", 0)]
+    late = told([*longer, GOOD[5]._replace(at_s=23), Event(BROKEN, 14.0, since_s=8.0)])
+    assert "no owner for 17.5 s" in late.wrong[0]
+
+
 def test_a_frozen_owner_owns_nothing_and_so_does_nobody_at_the_end() -> None:
     frozen = told(
         [
@@ -200,6 +212,10 @@ def test_what_is_not_the_groups_doing_is_no_pause() -> None:
     assert (stalled.wrong, stalled.longest_pause_ms) == ((), 50)
     assert paused(0.3, Event(BROKEN, 3.0, since_s=0.0)).wrong == ()
     assert paused(0.3, Event(STALLED, 1.15, "b", since_s=0.9)).wrong != (), "another's"
+    dry = stream("a", [0.85, 1.45])
+    told_late = [*dry[:1], dry[1]._replace(since_s=1.4)]
+    quiet = [assigned(0.0, "a", 0), *told_late, assigned(1.0, "a", 1), handed(1.1, "a", 1, 0, 2)]
+    assert told(quiet, end=2, slots=2).longest_pause_ms == 50, "nobody had sent anything"
     calm = [assigned(0.0, "a", 0), *stream("a", [5.0, 7.0, 7.1])]
     assert told(calm, end=3).wrong == (), "no change was near"
 

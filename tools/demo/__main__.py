@@ -21,6 +21,7 @@ from octavo.runtime.errors import OctavoError
 from octavo.spark.export import export_topic
 from octavo.testing import LocalCluster
 from tools.demo import analysis, flights
+from tools.demo.members import SESSION_TIMEOUT_MS, GroupFacts
 from tools.demo.proof import Verdict, judge
 from tools.demo.stream import PARTITIONS, TOPIC, Streamed, stream
 
@@ -40,7 +41,7 @@ def main() -> int:
     began = time.monotonic()
     work = pathlib.Path(tempfile.mkdtemp(prefix="octavo-demo-"))
     try:
-        verdict, spark_rows = _run(work, options.rows)
+        verdict, group, spark_rows = _run(work, options.rows)
     except (DemoFailed, OctavoError) as error:
         print(f"demo: FAILED {error}")
         screen.print(f"logs and data are kept in {work}")
@@ -55,34 +56,46 @@ def main() -> int:
     print(
         f"demo: OK produced={verdict.produced} consumed={verdict.consumed} lost={verdict.lost} "
         f"duplicated={verdict.duplicated} reordered={verdict.reordered} spark_rows={spark_rows} "
+        f"group_processed={group.group_processed} group_repeated={group.group_repeated} "
         f"seconds={time.monotonic() - began:.0f}"
     )
     return 0
 
 
-def _run(work: pathlib.Path, limit: int | None) -> tuple[Verdict, int]:
+def _run(work: pathlib.Path, limit: int | None) -> tuple[Verdict, GroupFacts, int]:
     screen.print("reading 336,776 flights of 2013")
     source = flights.load(limit)
     expected = flights.totals(source.table)
     if limit is None and len(source.values) != flights.ROWS:
         raise DemoFailed(f"the source has {len(source.values)} rows, not {flights.ROWS}")
     screen.print("starting 3 bookies, 2 brokers and the embedded metadata store")
-    with LocalCluster(bookies=3, brokers=2, data=work / "cluster") as cluster:
-        streamed = _stream_with_bars(cluster, source)
+    settings = {
+        "group_session_timeout_ms": SESSION_TIMEOUT_MS,
+        "group_heartbeat_interval_ms": SESSION_TIMEOUT_MS // 3,
+    }
+    with LocalCluster(
+        bookies=3, brokers=2, data=work / "cluster", broker_settings=settings
+    ) as cluster:
+        streamed = _stream_with_bars(cluster, source, work)
         verdict = judge(source.keys, source.values, streamed.acked, streamed.consumed)
         _show(verdict, streamed)
         if not verdict.ok or verdict.produced != len(source.values):
             raise DemoFailed(str(verdict))
+        group = streamed.group
+        if not group.ok or group.group_processed != verdict.produced:
+            raise DemoFailed(str(group))
         lake = work / "lake"
         with Client(cluster.bootstrap_servers) as client:
             for number in range(PARTITIONS):
                 client.admin.roll(TOPIC, number)
         report = export_topic(cluster.bootstrap_servers, TOPIC, lake)
         screen.print(f"exported {report.rows:,} rows in {len(report.files)} files")
-        return verdict, _analyse(cluster.bootstrap_servers, str(lake), expected, report.rows)
+        return verdict, group, _analyse(cluster.bootstrap_servers, str(lake), expected, report.rows)
 
 
-def _stream_with_bars(cluster: LocalCluster, source: flights.Flights) -> Streamed:
+def _stream_with_bars(
+    cluster: LocalCluster, source: flights.Flights, work: pathlib.Path
+) -> Streamed:
     total = len(source.values)
     columns = (
         TextColumn("{task.description:>9}"),
@@ -92,7 +105,9 @@ def _stream_with_bars(cluster: LocalCluster, source: flights.Flights) -> Streame
     )
     with Progress(*columns, console=screen) as bars:
         tasks = {name: bars.add_task(name, total=total) for name in ("acked", "consumed")}
-        return stream(cluster, source, lambda name, done: bars.update(tasks[name], completed=done))
+        return stream(
+            cluster, source, work, lambda name, done: bars.update(tasks[name], completed=done)
+        )
 
 
 def _analyse(bootstrap: str, lake: str, expected: flights.Totals, exported: int) -> int:
@@ -124,7 +139,7 @@ def _show(verdict: Verdict, streamed: Streamed) -> None:
     table.add_column("value", justify="right")
     for text in streamed.faults:
         table.add_row(text, "done")
-    for name, value in verdict._asdict().items():
+    for name, value in {**verdict._asdict(), **streamed.group._asdict()}.items():
         table.add_row(name, f"{value:,}")
     screen.print(table)
 

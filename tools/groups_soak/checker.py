@@ -83,15 +83,14 @@ def judge(events: Sequence[Event], ends: Mapping[int, int], limits: Limits, span
     overlapping = [text for slot in ends for text in overlaps(slot, owned[slot], limits)]
     alone = [gap for slot in ends for gap in gaps(owned[slot], span)]
     unowned = max((gap.end_s - gap.start_s for gap in alone), default=0.0)
+    too_long = list(_unowned_too_long(alone, events, limits))
     backward = list(_went_back(events))
     lost, repeated = coverage(events, ends)
     again = list(committed_again(events, owned))
     pause_s = longest_pause_s(events, owned)
-    wrong = [*overlapping, *backward, *again]
+    wrong = [*overlapping, *backward, *again, *too_long]
     if lost:
         wrong.append(f"{lost} records were processed by nobody")
-    if unowned > limits.session_timeout_s + limits.unowned_beyond_s:
-        wrong.append(f"a partition had no owner for {unowned:.1f} s")
     if pause_s > limits.pause_s:
         wrong.append(f"a partition that was kept gave nothing for {pause_s * 1000:.0f} ms")
     return Verdict(
@@ -183,17 +182,29 @@ def gaps(owned: Sequence[Owned], span: Span) -> list[Span]:
     return found
 
 
+def _unowned_too_long(
+    alone: Iterable[Span], events: Iterable[Event], limits: Limits
+) -> Iterable[str]:
+    """A coordinator that takes over gives each member a fresh session (RB8): one more of them."""
+    moves = [Span(one.since_s, one.at_s) for one in events if one.what == BROKEN]
+    for gap in alone:
+        moved = any(_shared_s(gap, move) > 0 for move in moves)
+        sessions_s = limits.session_timeout_s * (2 if moved else 1)
+        if gap.end_s - gap.start_s > sessions_s + limits.unowned_beyond_s:
+            yield f"a partition had no owner for {gap.end_s - gap.start_s:.1f} s"
+
+
 # --- pauses ------------------------------------------------------------------------------------
 
 
 def longest_pause_s(events: Sequence[Event], owned: Mapping[int, Sequence[Owned]]) -> float:
     """The longest time that a kept partition gave nothing around a change of its member.
 
-    Left out is what is not the group's doing: time for which the process itself was not run
-    (STALLED, FROZEN), and what a fault of the cluster held up (BROKEN).
+    Left out is what is not the group's doing: time before the records were sent, time for which the
+    process itself was not run (STALLED, FROZEN), and what a fault of the cluster held up (BROKEN).
     """
     changes: dict[str, list[float]] = defaultdict(list)
-    handed: dict[tuple[str, int], list[float]] = defaultdict(list)
+    handed: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     away: dict[str, list[Span]] = defaultdict(list)
     broken: list[Span] = []
     for event in events:
@@ -201,7 +212,7 @@ def longest_pause_s(events: Sequence[Event], owned: Mapping[int, Sequence[Owned]
             changes[event.who].append(event.at_s)
         elif event.what == HANDED:
             for slot in event.first:
-                handed[event.who, slot].append(event.at_s)
+                handed[event.who, slot].append((event.at_s, event.since_s))
         elif event.what in (STALLED, FROZEN):
             away[event.who].append(Span(event.since_s, event.at_s))
         elif event.what == BROKEN:
@@ -209,13 +220,13 @@ def longest_pause_s(events: Sequence[Event], owned: Mapping[int, Sequence[Owned]
     longest_s = 0.0
     for (who, slot), times in handed.items():
         kept = [one for one in owned.get(slot, ()) if one.who == who]
-        for before_s, after_s in pairwise(sorted(times)):
-            gap = Span(before_s, after_s)
+        for (before_s, _), (after_s, sent_s) in pairwise(sorted(times)):
+            gap = Span(max(before_s, sent_s), after_s)
             whole = any(one.start_s < before_s and after_s < one.end_s for one in kept)
             faulty = any(_shared_s(gap, one) > 0 for one in broken)
             if whole and not faulty and _touches(gap, changes[who]):
                 away_s = sum(_shared_s(gap, one) for one in away[who])
-                longest_s = max(longest_s, after_s - before_s - away_s)
+                longest_s = max(longest_s, gap.end_s - gap.start_s - away_s)
     return longest_s
 
 

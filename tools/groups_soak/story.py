@@ -25,7 +25,8 @@ class Event(NamedTuple):
     next: Mapping[int, int] = {}
     """HANDED: the offset behind the last; COMMITTED and OBSERVED: the offset."""
     since_s: float = 0.0
-    """COMMITTED: when it was asked for; FROZEN, STALLED, BROKEN: when it began."""
+    """COMMITTED, OBSERVED: when it was asked for; HANDED: when the oldest record was sent, 0 for
+    unknown; FROZEN, STALLED, BROKEN: when it began."""
 
 
 def as_line(event: Event) -> str:
