@@ -36,6 +36,7 @@ PRINTS = {
     "ledger show": "ledger show 1",
     "ledger list": "ledger list",
     "group": "group --help",
+    "brokers": "brokers --help",
     "logs": "logs up --data DATA",
     "cluster": "cluster --help",
 }
@@ -50,6 +51,10 @@ JUDGES = {
 
 WORKS = {
     "topic create": "topic create new",
+    "brokers drain": "brokers drain broker-1",
+    "brokers list": "brokers list",
+    "brokers undrain": "brokers undrain broker-1",
+    "ledger collect": "ledger collect --data DATA",
     "group delete": "group delete g --yes",
     "group describe": "group describe g",
     "group lag": "group lag g",
