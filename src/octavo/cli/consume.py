@@ -277,10 +277,11 @@ def _to_stdout(
     follow: bool,
 ) -> int:
     printed = 0
-    progress = Progress(
-        lambda passed_s: f"{printed:,} records written, {printed / passed_s:,.0f}/s",
-        wanted=not is_terminal(sys.stdout),
-    )
+
+    def line(passed_s: float) -> str:
+        return f"{printed:,} records written, {printed / passed_s:,.0f}/s"
+
+    progress = Progress(line, wanted=not is_terminal(sys.stdout))
     try:
         while not window.done and (count is None or printed < count):
             polled = consumer.poll(max_records=POLL_RECORDS, timeout=POLL_S)
