@@ -82,6 +82,7 @@ TWINS = (
         "The blocking consumer of a group.",
         ("GroupConsumerByHand", "Consumer"),
         "For one thread at a time.",
+        frozenset({"end"}),
     ),
     Twin(
         "AsyncReader",

@@ -166,6 +166,27 @@ def test_o9_o10_commits_are_of_what_was_handed_out(client: Client, topic: str) -
         consumer.poll()
 
 
+def test_f123_a_handler_that_raises_loses_nothing(client: Client, topic: str) -> None:
+    """What was handed out last is not committed by a block that ends with an exception."""
+    send(client, topic, 12)
+    seen: list[bytes | None] = []
+
+    def handle() -> None:
+        with member(client, topic, Heard()) as consumer:
+            for record in consumer:
+                seen.append(record.value)
+                if len(seen) == 5:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        handle()
+    failing = seen.pop()
+    with member(client, topic, Heard()) as consumer:
+        again = values(read(consumer, 12 - len(seen)))
+    assert failing in again
+    assert {*seen, *again} == {b"%d" % number for number in range(12)}
+
+
 def test_o3_partitions_by_hand_commit_without_members(client: Client, topic: str) -> None:
     send(client, topic, 40)
     partition = TopicPartition(topic, 1)

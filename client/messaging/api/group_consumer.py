@@ -154,8 +154,13 @@ class AsyncGroupConsumer(AsyncConsumer):
         """Commit (with auto-commit), call `on_revoke`, leave the group, end. Twice is harmless.
 
         Takes `timeout` seconds at most, one without it, whatever callbacks do. A static member only
-        says that it will be back, but for `leave_group`.
+        says that it will be back, but for `leave_group`. A block that ends with an exception does
+        not commit: what was handed out last comes again.
         """
+        await self.end(timeout, leave_group=leave_group, commits=True)
+
+    async def end(self, timeout: float | None, *, leave_group: bool, commits: bool) -> None:
+        """As `close`; without `commits` what was handed out last counts as not processed."""
         limit_s = CLOSE_S if timeout is None else check_timeout(timeout)
         opening = self.group_opening
         if opening.ending or opening.closed:
@@ -168,6 +173,7 @@ class AsyncGroupConsumer(AsyncConsumer):
                     self.group_hand_over.last_call,
                     stays=self._stays(leave_group=leave_group),
                     timeout_s=CLOSE_S if limit_s is None else limit_s,
+                    commits=commits,
                 )
         finally:
             await super().close()
@@ -181,8 +187,8 @@ class AsyncGroupConsumer(AsyncConsumer):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            await self.close()
+        try:  # an error may have come before what was handed out last was processed (F123)
+            await self.end(None, leave_group=False, commits=error is None)
         except Exception:
             if error is None:
                 raise

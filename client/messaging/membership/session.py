@@ -316,17 +316,23 @@ class Session:
     # --- the end --------------------------------------------------------------------------------
 
     async def part(
-        self, run: Callable[[Duty], Awaitable[None]], *, stays: bool, timeout_s: float
+        self,
+        run: Callable[[Duty], Awaitable[None]],
+        *,
+        stays: bool,
+        timeout_s: float,
+        commits: bool = True,
     ) -> None:
-        """Commit, call the last callback, say goodbye; the parts share the time.
+        """Commit (with auto-commit), call the last callback, say goodbye; the parts share the time.
 
-        The goodbye is on its way when this returns, and heard if there was time.
+        Without `commits` what was handed out last counts as not processed. The goodbye is on its
+        way when this returns, and heard if there was time.
         """
         deadline = Deadline(self._cluster.clock, timeout_s)
         owned = self.owned
         self.perform(self.core.part(self._now_s()))
         try:
-            if self._config.enable_auto_commit and owned:
+            if commits and self._config.enable_auto_commit and owned:
                 await self.commits.last(owned, timeout_s * COMMIT_PART)
             duty = self.core.duty
             if duty is not None:

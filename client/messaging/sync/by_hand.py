@@ -185,10 +185,14 @@ class GroupConsumerByHand(ConsumerByHand):
 
         Takes `timeout` seconds at most, one without it, whatever callbacks do: the last one runs on
         a thread of its own. A static member only says that it will be back, but for `leave_group`.
+        A block that ends with an exception does not commit: what was handed out last comes again.
         """
+        self._end(timeout, leave_group=leave_group, commits=True)
+
+    def _end(self, timeout: float | None, *, leave_group: bool, commits: bool) -> None:
         if not self._thread.closed:
-            closing = self._async.close(timeout, leave_group=leave_group)
-            self._thread.run(closing, limit_s=CLOSE_S if timeout is None else timeout)
+            ending = self._async.end(timeout, leave_group=leave_group, commits=commits)
+            self._thread.run(ending, limit_s=CLOSE_S if timeout is None else timeout)
 
     def __exit__(
         self,
@@ -196,7 +200,7 @@ class GroupConsumerByHand(ConsumerByHand):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leave(lambda _: self.close(), error)
+        leave(lambda _: self._end(None, leave_group=False, commits=error is None), error)
 
 
 class ReaderByHand(ConsumerByHand):
