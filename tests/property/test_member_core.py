@@ -86,14 +86,6 @@ class JoinsBeforeLost(MemberCore):
         return self._active or bool(self.leaving)
 
 
-class TakesTheNewestInBetween(MemberCore):
-    """RB11: a further reply replaces the change that is being carried out."""
-
-    def answered(self, sequence: int, told: Told, now_s: float) -> list[Action]:
-        self._change = None
-        return super().answered(sequence, told, now_s)
-
-
 class KeepsWhatWasLost(MemberCore):
     """RB12: a refused member hands out what it had."""
 
@@ -124,7 +116,6 @@ BUGS: dict[type[MemberCore], int] = {
     ReportsWhatItSaw: 0,
     GoesOnForEver: 155,
     JoinsBeforeLost: 120,
-    TakesTheNewestInBetween: 0,
     KeepsWhatWasLost: 0,
     SaysNothingAgain: 0,
     WaitsWithTheAcknowledgement: 0,

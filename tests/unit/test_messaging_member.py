@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from octavo.client.messaging.membership.member_core import MemberCore
 from octavo.client.messaging.membership.values import (
     LEAVE_EPOCH,
@@ -22,16 +24,27 @@ from octavo.client.messaging.membership.values import (
 )
 from octavo.proto.group_records import Subscription
 from octavo.runtime.entropy import SeededEntropy
+from octavo.runtime.errors import InvariantViolation
 
 A, B, C = (Slot("t", number, b"id") for number in range(3))
+
+
+class TakesTheNewestInBetween(MemberCore):
+    """RB11, planted: a further reply replaces the change that is being carried out."""
+
+    def answered(self, sequence: int, told: Told, now_s: float) -> list[Action]:
+        self._change = None
+        return super().answered(sequence, told, now_s)
 
 
 class Play:
     """A member whose coordinator answers as it is told, at once."""
 
+    core_type: type[MemberCore] = MemberCore
+
     def __init__(self, *, auto_commit: bool = False, idle_s: float = 300.0) -> None:
         settings = MemberSettings(auto_commit=auto_commit, max_poll_interval_s=idle_s)
-        self.core = MemberCore(settings, SeededEntropy(1))
+        self.core = self.core_type(settings, SeededEntropy(1))
         self.now_s = 100.0
         self.beat: Beat | None = None
         self.seen: list[Action] = []
@@ -123,6 +136,12 @@ def test_rb11_a_further_reply_is_taken_afterwards() -> None:
     assert play.beat.applied == 3
     play.found()
     play.user(Task.ASSIGNED, C)
+
+
+def test_rb11_that_is_not_so_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Play, "core_type", TakesTheNewestInBetween)
+    with pytest.raises((AssertionError, InvariantViolation)):
+        test_rb11_a_further_reply_is_taken_afterwards()
 
 
 def test_rb10_everything_is_said_after_an_unknown_outcome() -> None:
