@@ -9,8 +9,10 @@ deadlines (never a timed assertion); `HYPOTHESIS_PROFILE=explore` draws new exam
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -74,3 +76,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     outside = left_outside(items)
     if outside:
         raise pytest.UsageError(f"name a lane in tests/lanes.py for: {', '.join(outside)}")
+
+
+@pytest.fixture(autouse=True)
+def _log_handlers_go_with_their_test() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A server or command run in this process logs to the stderr of that moment, which is closed
+    when its test ends: whatever another test logs later would be a complaint about that."""
+    before = logging.root.handlers[:]
+    yield
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            logging.root.removeHandler(handler)

@@ -7,8 +7,8 @@ becomes an OctavoError. Runs on the client's loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -155,9 +155,11 @@ class Calls:
             address, lambda: call(self.transport.stub(address), max(timeout_s, 0.001))
         )
 
-    async def ask_group(self, address: str, call: GroupCall[T], timeout_s: float) -> T:
-        """One RPC to one broker as a coordinator of groups; raises OctavoError."""
-        return await self._answer(
+    def ask_group(
+        self, address: str, call: GroupCall[T], timeout_s: float
+    ) -> Coroutine[Any, Any, T]:
+        """One RPC to one broker as a coordinator of groups; awaited, it raises OctavoError."""
+        return self._answer(
             address, lambda: call(self.transport.groups(address), max(timeout_s, 0.001))
         )
 
