@@ -85,5 +85,5 @@ def _log_handlers_go_with_their_test() -> Iterator[None]:  # pyright: ignore[rep
     before = logging.root.handlers[:]
     yield
     for handler in logging.root.handlers[:]:
-        if type(handler) is logging.StreamHandler and handler not in before:
+        if handler not in before and type(handler).__name__ == "StreamHandler":
             logging.root.removeHandler(handler)
