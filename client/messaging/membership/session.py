@@ -98,6 +98,8 @@ class Session:
         self._beat: tuple[int, asyncio.Task[object]] | None = None
         self._interval_s = 3.0
         self._held_at_s = 0.0
+        self._parted = asyncio.Event()
+        """Set while no goodbye is under way."""
         self._error: OctavoError | None = None
         """Of a heartbeat; raised by the next reading call."""
         self._fatal: OctavoError | None = None
@@ -213,6 +215,8 @@ class Session:
                 self.readings.start(action.slots)
             else:
                 self.readings.wake()
+        if not self.core.leaving:
+            self._parted.set()
         self._set_timer()
 
     async def _heartbeat(self, beat: Beat) -> None:
@@ -343,15 +347,16 @@ class Session:
                 finally:
                     self.end(duty)
         finally:  # also when it is cancelled, or the callback raised
+            self._parted.clear()
             self.perform(self.core.leave(self._now_s(), stays=stays))
             await self._goodbye(deadline)
 
     async def _goodbye(self, deadline: Deadline) -> None:
-        while self.core.leaving and not deadline.passed:
-            if self._beat is not None and not self._beat[1].done():
-                await asyncio.wait({self._beat[1]}, timeout=deadline.left_s())
-            else:
-                await self._cluster.clock.sleep(min(0.02, deadline.left_s()))
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                await self._parted.wait()
+        except TimeoutError:
+            _log.info("group %s did not hear that this member leaves", self._group_id)
 
     async def close(self) -> None:
         """End what runs in the background; harmless when repeated."""
