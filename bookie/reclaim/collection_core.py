@@ -12,7 +12,7 @@ and ends early wherever something does not fit. What holds: a ledger is deleted 
   the beginning and again after the last read, over one session (G-3);
 - the ledgers that are missing are no more than the deletions that were counted since a pass found
   none missing. Where no such pass is known: no more than `unexplained_ratio` of all, and the
-  listing is not empty (G-3, ADR 33).
+  listing is not empty (G-3, ADR 36).
 
 Evidence that the store went back is remembered until an operator says what to do.
 """

@@ -1,4 +1,4 @@
-"""A broker is replaced before its session ends, and finds out before it answers (ADR 33)."""
+"""A broker is replaced before its session ends, and finds out before it answers (ADR 34)."""
 
 from __future__ import annotations
 
