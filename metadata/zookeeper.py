@@ -1,4 +1,4 @@
-"""ZooKeeper behind `MetadataStore`: the one module that knows kazoo, and its one thread boundary.
+"""ZooKeeper behind `MetadataStore`: what knows kazoo (with `kazoo_polling`), one thread boundary.
 
 kazoo runs its own threads. Its callbacks only hand what they got to the event loop and never
 block; no kazoo type leaves this module. kazoo repeats nothing but connection attempts: its
@@ -42,6 +42,7 @@ from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 
 from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
+from octavo.metadata.kazoo_polling import PollHandler
 from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
 from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
 from octavo.metadata.watches import SessionListeners, WatchTable
@@ -97,6 +98,7 @@ class ZookeeperStore:
         self._client = KazooClient(
             hosts,
             timeout=session_timeout_s,
+            handler=PollHandler(),
             connection_retry=RECONNECT,
             command_retry=NO_RETRY,
             logger=_kazoo_log,

@@ -32,7 +32,7 @@ PREPARE_S = 0.5
 """How long a successor has to read up what it will get."""
 TAKE_S = 5.0
 """How long it has to take a bundle and load its partitions; who waits looks elsewhere then."""
-AT_ONCE = 4
+AT_ONCE = 2
 """Bundles on the move at a time: each is away for a short time, though all take longer."""
 
 _log = get_logger("octavo.serving.handover")

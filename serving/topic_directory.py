@@ -5,9 +5,10 @@ A change of one topic costs the brokers that know it one read, and the others no
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from octavo.metadata.store import Unsubscribe
@@ -30,6 +31,18 @@ class _Known:
     unsubscribe: Unsubscribe = lambda: None
 
 
+@dataclass
+class _Turns:
+    """The reads of one name, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    begun: int = 0
+    done: int = 0
+    """The last read that ended well, and what it found."""
+    topic: Topic | None = None
+    users: int = 0
+
+
 class TopicDirectory:
     """Cached topic records; a miss is read behind a barrier, so a new topic is visible at once.
 
@@ -41,6 +54,7 @@ class TopicDirectory:
         self._catalog = catalog
         self._on_change = on_change
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._turns: dict[str, _Turns] = {}
         self._dead: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     def close(self) -> None:
@@ -97,6 +111,27 @@ class TopicDirectory:
                 break
         return topic
 
+    async def _read_together(self, name: str) -> Topic:
+        """A read behind a barrier that begins after this call; who waits meanwhile shares it.
+
+        Thousands of partitions of one topic are confirmed when a broker's bundles come at once.
+        """
+        turns = self._turns.setdefault(name, _Turns())
+        begun = turns.begun
+        turns.users += 1
+        try:
+            async with turns.lock:
+                if turns.topic is not None and turns.done > begun:
+                    return turns.topic
+                turns.begun += 1
+                turns.topic = await self._read(name, barrier=True)
+                turns.done = turns.begun
+                return turns.topic
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                self._turns.pop(name, None)
+
     async def get(self, name: str) -> Topic:
         """The topic; raises UnknownTopic (also while it is being deleted) or InvalidTopic."""
         found = self.cached(name)
@@ -118,7 +153,7 @@ class TopicDirectory:
         if not fresh and known is not None and known.topic_id.bytes == topic_id:
             return False
         if (name, topic_id) not in self._dead:
-            found = await self._read(name, barrier=True)
+            found = await self._read_together(name)
             if found.topic_id.bytes == topic_id:
                 if found.deleting:
                     raise UnknownTopic(f"topic {name!r} is being deleted", topic=name)

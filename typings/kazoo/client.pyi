@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from logging import Logger
 
-from kazoo.handlers.threading import AsyncResult
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 _Watch = Callable[[WatchedEvent], object]
@@ -15,6 +15,7 @@ class KazooClient:
         hosts: str = ...,
         timeout: float = ...,
         client_id: tuple[int, bytes] | None = ...,
+        handler: SequentialThreadingHandler | None = ...,
         read_only: bool | None = ...,
         randomize_hosts: bool = ...,
         connection_retry: Mapping[str, float | int] | None = ...,

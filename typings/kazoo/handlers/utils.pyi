@@ -1,0 +1,3 @@
+def selector_select(
+    *args: object, selectors_module: object = ..., **kwargs: object
+) -> tuple[list[object], list[object], list[object]]: ...
