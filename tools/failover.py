@@ -30,6 +30,7 @@ import psutil
 
 from octavo import Client
 from octavo.runtime.errors import OctavoError
+from octavo.serving.liveness.suspicion import CALM_S
 from octavo.testing import LocalCluster
 
 TOPIC = "failover"
@@ -181,6 +182,8 @@ class Rounds:
         self.load = Load(cluster.bootstrap_servers)
         self.sent_ms: dict[str, list[float]] = collections.defaultdict(list)
         self.read_ms: dict[str, list[float]] = collections.defaultdict(list)
+        self._frozen_s: dict[str, float] = {}
+        """When each broker was frozen last."""
 
     def owners(self) -> list[str]:
         """Who owns each partition, as one broker knows it."""
@@ -205,6 +208,9 @@ class Rounds:
         victim = self._random.choice(sorted({owner for owner in owners if owner}))
         affected = [number for number, owner in enumerate(owners) if owner == victim]
         time_passes(self._random.uniform(0.2, 1.0))
+        if kind == "freeze":  # one that stands still again and again is waited for longer (HB-5)
+            time_passes(max(0.0, self._frozen_s.get(victim, -CALM_S) + CALM_S - time.monotonic()))
+            self._frozen_s[victim] = time.monotonic()
         start_s = time.monotonic()
         self._take_away(kind, victim)
         sent, read = self._measure(kind, victim, affected, start_s)
