@@ -16,10 +16,9 @@ from octavo.runtime.errors import BrokerUnavailable
 
 SILENT_S = 1.0
 """No byte on a stream that owes an answer for this long: the broker is asked on the side."""
-PROBE_S = 1.5
-"""How long it has for that. Together with a fetch's half second of long poll no more than the 3 s
-after which the first owners are replaced (sessions of 4 s): the client looks for the next owner
-when there is one."""
+PROBE_S = 1.2
+"""How long it has for that. Together a little more than the 2.1 s after which a silent owner is
+replaced (ADR 34): the client looks for the next owner when there is one."""
 SILENT_BROKERS_MAX = 1_000
 """Addresses remembered as silent; beyond it the oldest one is forgotten."""
 
