@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tools.groups_soak.checker import Limits, Span, Verdict, judge
+from tools.groups_soak.checker import Verdict, judge
+from tools.groups_soak.pauses import left_of_s
 from tools.groups_soak.story import (
     ASSIGNED,
     BROKEN,
@@ -19,8 +20,12 @@ from tools.groups_soak.story import (
     LOST,
     OBSERVED,
     REVOKED,
+    SEEN,
     STALLED,
+    TARGETED,
     Event,
+    Limits,
+    Span,
     as_line,
     parse,
     read,
@@ -142,6 +147,26 @@ def test_a_coordinator_that_takes_over_gives_one_more_session() -> None:
     assert "no owner for 17.5 s" in late.wrong[0]
 
 
+def test_each_dead_member_that_it_was_meant_for_costs_a_session() -> None:
+    """RB5: the coordinator learns of a death when the session ends."""
+    story = [*GOOD[:3], Event(KILLED, 5.0, "a"), assigned(21.5, "c", 0)]
+    story.append(handed(22.0, "c", 0, 6, 10))
+    meant_for_b = Event(TARGETED, 12.0, "b", {0: 0})
+    frozen = Event(FROZEN, 25.0, "b", since_s=10.5)
+    chain = told([*story, Event(TARGETED, 6.0, "a", {0: 0}), meant_for_b, frozen])
+    assert (chain.wrong, chain.longest_unowned_ms) == ((), 16_500)
+    for less in (
+        [Event(TARGETED, 6.0, "a", {0: 0}), meant_for_b],  # b lived
+        [Event(TARGETED, 6.0, "a", {0: 0}), frozen],  # it was not meant for b
+        [meant_for_b, frozen],  # b alone: one death, one session
+        [meant_for_b._replace(first={1: 0}), frozen],
+        [meant_for_b._replace(at_s=9.0), frozen],  # while b lived
+        [meant_for_b, frozen._replace(since_s=22.0)],
+    ):
+        found = told([*story, *less])
+        assert "partition 0 had no owner for 16.5 s" in found.wrong[0]
+
+
 def test_a_frozen_owner_owns_nothing_and_so_does_nobody_at_the_end() -> None:
     frozen = told(
         [
@@ -218,6 +243,54 @@ def test_what_is_not_the_groups_doing_is_no_pause() -> None:
     assert told(quiet, end=2, slots=2).longest_pause_ms == 50, "nobody had sent anything"
     calm = [assigned(0.0, "a", 0), *stream("a", [5.0, 7.0, 7.1])]
     assert told(calm, end=3).wrong == (), "no change was near"
+
+
+def outsider(*waits: tuple[float, float], slot: int = 0) -> list[Event]:
+    """Arrivals at a reader without a group, `(at_s, sent_s)`."""
+    return [
+        Event(SEEN, at_s, "outsider", {slot: number}, {slot: number + 1}, sent_s)
+        for number, (at_s, sent_s) in enumerate(waits)
+    ]
+
+
+def test_what_a_reader_without_a_group_waited_for_as_well_is_no_pause() -> None:
+    """The kept partition gives nothing from 0.88 to 1.18."""
+    as_long = outsider((0.8, 0.8), (1.15, 0.8))
+    assert (paused(0.3, *as_long).wrong, paused(0.3, *as_long).longest_pause_ms) == ((), 30)
+    elsewhere = outsider((0.8, 0.8), (1.15, 0.8), slot=1)
+    assert paused(0.3, *elsewhere).longest_pause_ms == 300
+    served = outsider((0.8, 0.8), (0.9, 0.89), (1.0, 0.99), (1.1, 1.09), (1.2, 1.19))
+    assert paused(0.3, *served).longest_pause_ms == 270, "it waited 10 ms for each"
+    both = outsider((0.8, 0.8), (1.0, 0.8))
+    stalled = Event(STALLED, 1.1, "a", since_s=0.95)
+    assert paused(0.3, *both, stalled).longest_pause_ms == 80, "nothing is counted twice"
+    assert paused(0.3, *both).lost == 0
+
+
+def test_records_that_only_the_outsider_saw_are_lost() -> None:
+    assert told(outsider((1.0, 0.9), (1.1, 1.0)), end=2).lost == 2
+
+
+def test_a_pause_before_all_was_owned_is_left_out() -> None:
+    events = [assigned(0.0, "a", 0, 1), *stream("a", [0.5, 0.9]), revoked(0.8, "a", 1)]
+    ends = {0: 2}
+    assert judge(events, ends, LIMITS, Span(0.0, END_S)).longest_pause_ms == 400
+    assert judge(events, ends, LIMITS, Span(0.6, END_S)).longest_pause_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("excused", "left_s"),
+    [
+        ([], 4.0),
+        ([(0, 1), (5, 9)], 4.0),
+        ([(0, 9)], 0.0),
+        ([(1, 2), (3, 4)], 2.0),
+        ([(3, 4), (1, 3.5), (2, 3)], 1.0),
+        ([(0, 2), (4, 7)], 2.0),
+    ],
+)
+def test_what_is_left_of_a_gap(excused: list[tuple[float, float]], left_s: float) -> None:
+    assert left_of_s(Span(1.0, 5.0), [Span(*one) for one in excused]) == left_s
 
 
 def test_lines_come_back_and_a_cut_one_is_left_out(tmp_path: pathlib.Path) -> None:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from octavo import Client
 from octavo.runtime.errors import RequestTimedOut
-from tools.groups_soak.checker import Limits, committed_again, coverage, intervals
+from tools.groups_soak.checker import committed_again, coverage
 from tools.groups_soak.fleet import Fleet
+from tools.groups_soak.ownership import intervals
+from tools.groups_soak.story import Limits
 
 GROUP = "demo"
 SESSION_TIMEOUT_MS = 6_000

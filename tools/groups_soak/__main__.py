@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from octavo import Client
 from octavo.runtime.errors import OctavoError
 from octavo.testing import LocalCluster
-from tools.groups_soak.checker import Limits, Span, Verdict, judge
+from tools.groups_soak.checker import Verdict, judge
 from tools.groups_soak.fleet import Fleet
-from tools.groups_soak.story import BROKEN, OBSERVED, Event
+from tools.groups_soak.story import BROKEN, OBSERVED, TARGETED, Event, Limits, Span, as_line
 
 TOPIC = "soak"
 GROUP = "soak"
@@ -36,7 +36,7 @@ LIMITS = Limits(
     session_timeout_s=SESSION_TIMEOUT_MS / 1000,
     own_limit_s=(SESSION_TIMEOUT_MS - 2 * HEARTBEAT_MS) / 1000,
 )
-SEND_EVERY_S = 0.03
+SEND_EVERY_S = 0.05
 """Each partition gets a record so often: what is kept and gives nothing shows as a gap."""
 PAUSE_S = (1.5, 4.0)
 """Between two things that happen."""
@@ -46,7 +46,9 @@ BROKER_AWAY_S = 4.0
 RECOVERED_S = 10.0
 """For so long after a broker came back, pauses are its doing."""
 SETTLE_S = 60.0
-OBSERVE_EVERY_S = 1.0
+STORY = "story"
+"""File with all events in order, for whoever asks what happened (`--keep`)."""
+OBSERVE_EVERY_S = 0.5
 
 
 class Load(threading.Thread):
@@ -71,7 +73,7 @@ class Load(threading.Thread):
 
 
 class Observer(threading.Thread):
-    """Looks at the committed offsets as a tool does, and writes down what it saw."""
+    """Looks at committed offsets and targets as a tool does, and writes down what it saw."""
 
     def __init__(self, servers: str) -> None:
         super().__init__(name="observer", daemon=True)
@@ -80,7 +82,7 @@ class Observer(threading.Thread):
         self.seen: list[Event] = []
 
     def run(self) -> None:
-        """A look a second; one that nobody answers is none."""
+        """A look every half second; one that nobody answers is none."""
         with Client(self._servers) as client:
             while not self.ends.wait(OBSERVE_EVERY_S):
                 since_s = time.monotonic()
@@ -88,6 +90,10 @@ class Observer(threading.Thread):
                     offsets = client.admin.list_group_offsets(GROUP, timeout=5)
                     found = {one.partition: one.offset for one in offsets}
                     self.seen.append(Event(OBSERVED, time.monotonic(), "", {}, found, since_s))
+                    group = client.admin.describe_group(GROUP, timeout=5)
+                    for one in group.members:
+                        slots = dict.fromkeys((where.partition for where in one.target), 0)
+                        self.seen.append(Event(TARGETED, time.monotonic(), one.client_id, slots))
 
 
 class Soak:
@@ -164,6 +170,7 @@ def run(work: pathlib.Path, duration_s: float, seed: int, members: int) -> int:
             load.start()
             observer.start()
             soak = Soak(cluster, client, fleet, random.Random(seed))
+            fleet.watch(servers, TOPIC)
             fleet.fill()
             soak.settle()
             start_s = time.monotonic()
@@ -179,7 +186,10 @@ def run(work: pathlib.Path, duration_s: float, seed: int, members: int) -> int:
             observer.ends.set()
             observer.join()
             events = fleet.finish() + soak.broken + observer.seen
-            verdict = judge(sorted(events, key=lambda one: one.at_s), ends, LIMITS, span)
+            events.sort(key=lambda one: one.at_s)
+            with (work / STORY).open("w", encoding="utf-8") as story:
+                story.writelines(f"{as_line(event)}\n" for event in events)
+            verdict = judge(events, ends, LIMITS, span)
             return tell(verdict, soak.counts, fleet.started, epochs, sum(ends.values()))
 
 

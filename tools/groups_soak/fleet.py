@@ -37,6 +37,7 @@ class Fleet:
         self._frozen: dict[str, tuple[float, float]] = {}
         """Since when, and until when."""
         self._events: list[Event] = []
+        self._outsider: subprocess.Popen[bytes] | None = None
         self.started = 0
 
     def __enter__(self) -> Self:
@@ -48,26 +49,28 @@ class Fleet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self._processes.values():
+        others = [] if self._outsider is None else [self._outsider]
+        for process in [*self._processes.values(), *others]:
             process.kill()
             process.wait()
+
+    def watch(self, servers: str, topic: str) -> None:
+        """Begin a reader of the topic that is in no group; it lasts as long as the fleet."""
+        self._outsider = self._begin("outsider", "outsider", "--servers", servers, "--topic", topic)
 
     def join(self) -> str:
         """One more member; returns its name."""
         self.started += 1
         name = f"member-{self.started}"
+        self._processes[name] = self._begin("member", name, *self._words, "--name", name)
+        return name
+
+    def _begin(self, module: str, name: str, *words: str) -> subprocess.Popen[bytes]:
         log = self._work / f"{name}.jsonl"
         log.touch()
+        program = (sys.executable, "-m", f"tools.groups_soak.{module}")
         with (self._work / f"{name}.err").open("wb") as errors:
-            self._processes[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tools.groups_soak.member"),
-                    *self._words,
-                    *("--name", name, "--log", str(log)),
-                ],
-                stderr=errors,
-            )
-        return name
+            return subprocess.Popen([*program, *words, "--log", str(log)], stderr=errors)
 
     def fill(self) -> None:
         """As many as there should be."""
@@ -135,7 +138,8 @@ class Fleet:
 
     def check(self) -> None:
         """Raise OctavoError for a member that ended by itself."""
-        for name, process in self._processes.items():
+        others = {} if self._outsider is None else {"outsider": self._outsider}
+        for name, process in [*self._processes.items(), *others.items()]:
             if process.poll() is not None:
                 raise OctavoError(f"{name} ended: {self._last_words(name)}")
 
@@ -150,4 +154,7 @@ class Fleet:
             process.send_signal(signal.SIGTERM)
         for name in list(self._processes):
             self.leave(name)
+        if self._outsider is not None:
+            self._outsider.send_signal(signal.SIGTERM)
+            self._outsider.wait(STOP_S)
         return [*read(self._work.glob("*.jsonl")), *self._events]

@@ -10,8 +10,12 @@ from typing import NamedTuple
 ASSIGNED, REVOKED, LOST = "assigned", "revoked", "lost"
 HANDED, COMMITTED, STALLED, ENDED = "handed", "committed", "stalled", "ended"
 """Of members."""
-KILLED, FROZEN, OBSERVED, BROKEN = "killed", "frozen", "observed", "broken"
+KILLED, FROZEN, BROKEN = "killed", "frozen", "broken"
 """Of whoever runs them: BROKEN is a fault of the cluster."""
+OBSERVED, TARGETED = "observed", "targeted"
+"""Of whoever looks at the group: committed offsets, and what a member shall own."""
+SEEN = "seen"
+"""Records came to a reader of the same topic that is in no group."""
 
 
 class Event(NamedTuple):
@@ -21,12 +25,45 @@ class Event(NamedTuple):
     at_s: float
     who: str = ""
     first: Mapping[int, int] = {}
-    """HANDED: the first offset of each partition; the partitions of ASSIGNED, REVOKED and LOST."""
+    """HANDED, SEEN: the first offset of each partition; else the partitions."""
     next: Mapping[int, int] = {}
-    """HANDED: the offset behind the last; COMMITTED and OBSERVED: the offset."""
+    """HANDED, SEEN: the offset behind the last; COMMITTED and OBSERVED: the offset."""
     since_s: float = 0.0
-    """COMMITTED, OBSERVED: when it was asked for; HANDED: when the oldest record was sent, 0 for
-    unknown; FROZEN, STALLED, BROKEN: when it began."""
+    """COMMITTED, OBSERVED: when it was asked for; HANDED, SEEN: when the oldest record was sent,
+    0 for unknown; FROZEN, STALLED, BROKEN: when it began."""
+
+
+class Limits(NamedTuple):
+    """What the run promised."""
+
+    session_timeout_s: float
+    own_limit_s: float
+    """After so long without an answered heartbeat a member stops by itself (RB12)."""
+    unowned_beyond_s: float = 5.0
+    pause_s: float = 0.1
+
+
+class Span(NamedTuple):
+    """A stretch of time, and whose."""
+
+    start_s: float
+    end_s: float
+    who: str = ""
+
+
+class Owned(NamedTuple):
+    """One partition in one member's hands, as the member saw it."""
+
+    start_s: float
+    end_s: float
+    who: str
+    given_up_s: float
+    """When it could no longer do anything: the end, or the beginning of a freeze beyond limits."""
+
+
+def shared_s(one: Span, other: Span) -> float:
+    """How long both last at the same time."""
+    return max(min(one.end_s, other.end_s) - max(one.start_s, other.start_s), 0.0)
 
 
 def as_line(event: Event) -> str:
