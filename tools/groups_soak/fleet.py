@@ -99,8 +99,11 @@ class Fleet:
 
     def leave(self, name: str) -> None:
         """As it would end by itself."""
+        self._processes[name].send_signal(signal.SIGTERM)
+        self._await_end(name)
+
+    def _await_end(self, name: str) -> None:
         process = self._processes.pop(name)
-        process.send_signal(signal.SIGTERM)
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -153,7 +156,7 @@ class Fleet:
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
         for name in list(self._processes):
-            self.leave(name)
+            self._await_end(name)
         if self._outsider is not None:
             self._outsider.send_signal(signal.SIGTERM)
             self._outsider.wait(STOP_S)

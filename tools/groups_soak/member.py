@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from octavo import Client, Record, TopicPartition
+from octavo.cli.stopping import StopRequest, stop_requests
 from octavo.client.messaging import GroupConsumer
 from tools.groups_soak.story import (
     ASSIGNED,
@@ -55,10 +55,10 @@ class Log:
         return told
 
 
-def watch_stalls(log: Log, stop: threading.Event) -> None:
+def watch_stalls(log: Log, ends: threading.Event) -> None:
     """Write down when this process was not run though it wanted to."""
     before_s = time.monotonic()
-    while not stop.wait(TICK_S):
+    while not ends.wait(TICK_S):
         now_s = time.monotonic()
         if now_s - before_s > TICK_S + STALL_S:
             log.write(Event(STALLED, now_s, since_s=before_s + TICK_S))
@@ -81,11 +81,11 @@ def process(log: Log, records: Sequence[Record]) -> dict[TopicPartition, int]:
     return after
 
 
-def follow(consumer: GroupConsumer, log: Log, commit_s: float, stop: threading.Event) -> None:
+def follow(consumer: GroupConsumer, log: Log, commit_s: float, stop: StopRequest) -> None:
     """Process and commit until it is stopped."""
     open_offsets: dict[TopicPartition, int] = {}
     next_s = 0.0
-    while not stop.is_set():
+    while not stop.came:
         if records := consumer.poll(timeout=POLL_S):
             open_offsets |= process(log, records)
         if open_offsets and time.monotonic() >= next_s:
@@ -122,11 +122,10 @@ def main() -> None:
     parser.add_argument("--poll-records", type=int, default=500)
     parser.add_argument("--instance", default=None)
     asked = parser.parse_args()
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     log = Log(asked.log, asked.name)
-    watcher = threading.Thread(target=watch_stalls, args=(log, stop), daemon=True)
+    watcher = threading.Thread(target=watch_stalls, args=(log, threading.Event()), daemon=True)
     with (
+        stop_requests() as stop,
         Client(asked.servers, client_id=asked.name) as client,
         client.consumer(
             asked.topic,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import signal
-import threading
 import time
 from collections.abc import Sequence
 
 from octavo import Client, Record
+from octavo.cli.stopping import stop_requests
 from tools.groups_soak.member import POLL_S, Log
 from tools.groups_soak.story import SEEN, Event
 
@@ -41,14 +40,13 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--log", type=pathlib.Path, required=True)
     asked = parser.parse_args()
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     log = Log(asked.log, NAME)
     with (
+        stop_requests() as stop,
         Client(asked.servers, client_id=NAME) as client,
         client.consumer(asked.topic, auto_offset_reset="latest") as consumer,
     ):
-        while not stop.is_set():
+        while not stop.came:
             if records := consumer.poll(timeout=POLL_S):
                 note(log, records)
 
