@@ -49,6 +49,8 @@ class Paths:
         self.leaving_root = f"{self.root}/leaving"
         self.leader = f"{self.root}/leader"
         self.bundles = f"{self.root}/bundles"
+        self.placement = f"{self.root}/placement"
+        """Bundles that were moved by decision, and where to."""
         self.topics = f"{self.root}/topics"
         self.deletions = f"{self.root}/deletions"
         self.partitions_root = f"{self.root}/partitions"

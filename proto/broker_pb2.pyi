@@ -1544,3 +1544,156 @@ class DrainBrokerReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainBrokerReply: _TypeAlias = DrainBrokerReply  # noqa: Y015
+
+@_typing.final
+class BundleView(_message.Message):
+    """Bundles that are served, or that were moved by decision; or the one that is named, or that a partition lies in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    OWNER_ID_FIELD_NUMBER: _builtins.int
+    PLACED_ON_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.int
+    owner_id: _builtins.str
+    """empty: nobody, until somebody asks for it"""
+    placed_on: _builtins.str
+    """the broker it was moved to by decision; empty: it goes by hashing"""
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.int = ...,
+        owner_id: _builtins.str = ...,
+        placed_on: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "owner_id", b"owner_id", "placed_on", b"placed_on"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleView: _TypeAlias = BundleView  # noqa: Y015
+
+@_typing.final
+class PartitionName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionName: _TypeAlias = PartitionName  # noqa: Y015
+
+@_typing.final
+class ListBundlesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.int
+    @_builtins.property
+    def partition(self) -> Global___PartitionName: ...
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.int = ...,
+        partition: Global___PartitionName | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "only", b"only", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "only", b"only", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_only: _TypeAlias = _typing.Literal["bundle", "partition"]  # noqa: Y015
+    _WhichOneofArgType_only: _TypeAlias = _typing.Literal["only", b"only"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_only) -> _WhichOneofReturnType_only | None: ...
+
+Global___ListBundlesRequest: _TypeAlias = ListBundlesRequest  # noqa: Y015
+
+@_typing.final
+class ListBundlesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bundles(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleView]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        bundles: _abc.Iterable[Global___BundleView] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundles", b"bundles", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBundlesReply: _TypeAlias = ListBundlesReply  # noqa: Y015
+
+@_typing.final
+class UnloadBundleRequest(_message.Message):
+    """Have a bundle, with every partition in it, served by another broker than `away_from`: by the one that is named, or
+    the one with the least to do. Answers when that is noted; the owner hands the bundle over. Asking again is safe.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    AWAY_FROM_FIELD_NUMBER: _builtins.int
+    TO_BROKER_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.int
+    away_from: _builtins.str
+    to_broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.int = ...,
+        away_from: _builtins.str = ...,
+        to_broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_from", b"away_from", "bundle", b"bundle", "to_broker", b"to_broker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadBundleRequest: _TypeAlias = UnloadBundleRequest  # noqa: Y015
+
+@_typing.final
+class UnloadBundleReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bundle(self) -> Global___BundleView: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        bundle: Global___BundleView | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadBundleReply: _TypeAlias = UnloadBundleReply  # noqa: Y015

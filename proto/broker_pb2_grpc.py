@@ -114,6 +114,16 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.FromString,
                 _registered_method=True)
+        self.UnloadBundle = channel.unary_unary(
+                '/octavo.broker.Broker/UnloadBundle',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.UnloadBundleRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.UnloadBundleReply.FromString,
+                _registered_method=True)
+        self.ListBundles = channel.unary_unary(
+                '/octavo.broker.Broker/ListBundles',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.ListBundlesRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.ListBundlesReply.FromString,
+                _registered_method=True)
         self.ShowLedger = channel.unary_unary(
                 '/octavo.broker.Broker/ShowLedger',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerRequest.SerializeToString,
@@ -220,6 +230,18 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UnloadBundle(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBundles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShowLedger(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -308,6 +330,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DrainBroker,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.SerializeToString,
+            ),
+            'UnloadBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadBundle,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.UnloadBundleRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.UnloadBundleReply.SerializeToString,
+            ),
+            'ListBundles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBundles,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.ListBundlesRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.ListBundlesReply.SerializeToString,
             ),
             'ShowLedger': grpc.unary_unary_rpc_method_handler(
                     servicer.ShowLedger,
@@ -747,6 +779,60 @@ class Broker:
             '/octavo.broker.Broker/DrainBroker',
             octavo_dot_proto_dot_broker__pb2.DrainBrokerRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.DrainBrokerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/UnloadBundle',
+            octavo_dot_proto_dot_broker__pb2.UnloadBundleRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.UnloadBundleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBundles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/ListBundles',
+            octavo_dot_proto_dot_broker__pb2.ListBundlesRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.ListBundlesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class BrokerStub:
     ClusterHealth: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]
     ListBrokers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]
+    UnloadBundle: _grpc.UnaryUnaryMultiCallable[_broker_pb2.UnloadBundleRequest, _broker_pb2.UnloadBundleReply]
+    ListBundles: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListBundlesRequest, _broker_pb2.ListBundlesReply]
     ShowLedger: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]
 
 @_typing.type_check_only
@@ -74,6 +76,8 @@ class BrokerAsyncStub(BrokerStub):
     ClusterHealth: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]  # type: ignore[assignment]
     ListBrokers: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]  # type: ignore[assignment]
     DrainBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]  # type: ignore[assignment]
+    UnloadBundle: _aio.UnaryUnaryMultiCallable[_broker_pb2.UnloadBundleRequest, _broker_pb2.UnloadBundleReply]  # type: ignore[assignment]
+    ListBundles: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListBundlesRequest, _broker_pb2.ListBundlesReply]  # type: ignore[assignment]
     ShowLedger: _aio.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
@@ -188,6 +192,20 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DrainBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DrainBrokerReply, _abc.Awaitable[_broker_pb2.DrainBrokerReply]]: ...
+
+    @_abc_1.abstractmethod
+    def UnloadBundle(
+        self,
+        request: _broker_pb2.UnloadBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.UnloadBundleReply, _abc.Awaitable[_broker_pb2.UnloadBundleReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListBundles(
+        self,
+        request: _broker_pb2.ListBundlesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListBundlesReply, _abc.Awaitable[_broker_pb2.ListBundlesReply]]: ...
 
     @_abc_1.abstractmethod
     def ShowLedger(

@@ -328,6 +328,57 @@ class BundleOwner(_message.Message):
 Global___BundleOwner: _TypeAlias = BundleOwner  # noqa: Y015
 
 @_typing.final
+class PlacedBundle(_message.Message):
+    """<root>/placement: bundles that were moved by decision; the others go by hashing"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.int
+    broker_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.int = ...,
+        broker_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bundle", b"bundle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacedBundle: _TypeAlias = PlacedBundle  # noqa: Y015
+
+@_typing.final
+class PlacementRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    BUNDLES_FIELD_NUMBER: _builtins.int
+    WRITER_TOKEN_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    writer_token: _builtins.bytes
+    """recognises our own write after a lost reply (M-3)"""
+    @_builtins.property
+    def bundles(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedBundle]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        bundles: _abc.Iterable[Global___PlacedBundle] | None = ...,
+        writer_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundles", b"bundles", "format_version", b"format_version", "writer_token", b"writer_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementRecord: _TypeAlias = PlacementRecord  # noqa: Y015
+
+@_typing.final
 class TopicRecord(_message.Message):
     """<root>/topics/<name>"""
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from octavo.runtime.clock import Clock
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fleet import Fleet
-from octavo.serving.placement import excess
 
 STEP_S = 1.0
 DRAINED_STEP_S = 0.1
@@ -65,6 +64,5 @@ class Balance:
         settled = now_s - self._since_s >= self._config.ownership_settle_s
         if not certain or not self._held.may_give() or not (settled or is_drained):
             return []
-        held = sorted(self._held.bundles())
-        surplus = excess(held, self._me, self._config.bundles, eligible)
+        surplus = self._fleet.excess(self._held.bundles(), self._me)
         return surplus if is_drained else surplus[: self._config.ownership_moves_per_step]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
 from octavo.metadata.drains import Drains
+from octavo.metadata.placements import Placements
 from octavo.serving.placement import eligible, preferred_owners
 
 
@@ -11,13 +14,29 @@ class Fleet:
     """Answers from what was last seen; every broker computes the same.
 
     Args:
+        placements: bundles that were moved by decision.
         bundles: how many there are.
     """
 
-    def __init__(self, brokers: BrokerDirectory, drains: Drains, bundles: int) -> None:
+    def __init__(
+        self, brokers: BrokerDirectory, drains: Drains, placements: Placements, bundles: int
+    ) -> None:
         self.brokers = brokers
         self.drains = drains
-        self._bundles = bundles
+        self.placements = placements
+        self.bundles = bundles
+
+    async def start(self) -> None:
+        """Load and follow the brokers and what was decided of them; raises MetadataUnavailable."""
+        await self.brokers.start()
+        await self.drains.start()
+        await self.placements.start()
+
+    async def close(self) -> None:
+        """Follow no more."""
+        await self.placements.close()
+        await self.drains.close()
+        await self.brokers.close()
 
     def eligible(self) -> list[str]:
         """Ids of brokers that may be given bundles, in order: not drained, not about to stop."""
@@ -36,5 +55,11 @@ class Fleet:
     def wanted_owners(self) -> dict[int, BrokerInfo]:
         """The same for all bundles."""
         live = {broker.broker_id: broker for broker in self.brokers.live()}
-        owners = preferred_owners(self._bundles, self.eligible())
+        owners = preferred_owners(self.bundles, self.eligible(), self.placements.brokers())
         return {bundle: live[owner] for bundle, owner in enumerate(owners)}
+
+    def excess(self, held: Collection[int], me: str) -> list[int]:
+        """Bundles that `me` holds although they are for another broker, in order."""
+        wanted = self.wanted_owners()
+        others = {bundle for bundle, broker in wanted.items() if broker.broker_id != me}
+        return sorted(others.intersection(held))

@@ -107,6 +107,7 @@ class Ownership:
         self._tasks.spawn(balance.run(), name="balance")
         self._tasks.spawn(self._follow(self._fleet.brokers.wait_changed), name="brokers")
         self._tasks.spawn(self._follow(self._fleet.drains.wait_changed), name="drains")
+        self._tasks.spawn(self._follow(self._fleet.placements.wait_changed), name="placements")
 
     async def leave(self) -> None:
         """Take nothing any more, and give every bundle to the broker it is for."""

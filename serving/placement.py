@@ -1,15 +1,17 @@
 """Which broker should serve which bundle: rendezvous hashing under a capacity limit. Pure.
 
-Every broker computes the same answer from the number of bundles and the set of live brokers. Each
-bundle goes to the broker with the highest hash of (bundle, broker) that still has room; nobody
-holds more than one bundle above the average (F145). When the set changes, few bundles move.
+Every broker computes the same answer from the number of bundles, the set of live brokers and what
+was moved by decision. Each bundle goes to the broker with the highest hash of (bundle, broker) that
+still has room; nobody holds more than one bundle above the average (F145). When the set changes,
+few bundles move. A bundle that was moved by decision is for the broker it was moved to, as long as
+that one may own bundles; no other bundle moves for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 
@@ -38,22 +40,23 @@ def _assign(bundles: int, brokers: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(owners)
 
 
-def preferred_owners(bundles: int, brokers: Sequence[str]) -> tuple[str, ...]:
-    """The preferred broker of each bundle; empty when no broker lives."""
+def preferred_owners(
+    bundles: int, brokers: Sequence[str], placed: Mapping[int, str] | None = None
+) -> tuple[str, ...]:
+    """The preferred broker of each bundle; empty when no broker lives.
+
+    `placed`: the bundles that were moved by decision, and where to.
+    """
     if not brokers:
         return ()
-    return _assign(bundles, tuple(sorted(set(brokers))))
+    hashed = _assign(bundles, tuple(sorted(set(brokers))))
+    if not placed:
+        return hashed
+    wanted = ((placed.get(bundle, ""), owner) for bundle, owner in enumerate(hashed))
+    return tuple(chosen if chosen in brokers else owner for chosen, owner in wanted)
 
 
 def eligible(live: Iterable[str], excluded: Collection[str]) -> list[str]:
     """Who may be given bundles: whoever lives and is not excluded; all when nobody is left."""
     ids = sorted(set(live))
     return [broker for broker in ids if broker not in excluded] or ids
-
-
-def excess(held: Sequence[int], me: str, bundles: int, brokers: Sequence[str]) -> list[int]:
-    """Bundles that `me` holds although another live broker is preferred, in order."""
-    owners = preferred_owners(bundles, brokers)
-    if not owners:
-        return []
-    return sorted(bundle for bundle in held if owners[bundle] != me)

@@ -17,6 +17,7 @@ from octavo.metadata.bundles import BundleRegistry
 from octavo.metadata.connect import root_of
 from octavo.metadata.drains import Drains
 from octavo.metadata.paths import Paths
+from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
@@ -95,7 +96,8 @@ class BrokerServer:
         self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
         self._drains = Drains(store, self._paths, clock=clock)
-        self._fleet = Fleet(self._brokers, self._drains, config.bundles)
+        placements = Placements(store, self._paths, clock=clock, entropy=entropy)
+        self._fleet = Fleet(self._brokers, self._drains, placements, config.bundles)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
@@ -192,9 +194,8 @@ class BrokerServer:
         cookies = CookieCatalog(self._store, self._paths, clock=self._clock, entropy=self._entropy)
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
-        await self._brokers.start()
         await self._drains.came_back(config.broker_id)
-        await self._drains.start()
+        await self._fleet.start()
         member = self._member = Membership(
             me,
             store=self._store,
@@ -293,7 +294,7 @@ class BrokerServer:
             FleetService(
                 self._fleet,
                 BundleRegistry(self._store, self._paths, clock=self._clock),
-                config.bundles,
+                self._topics,
                 answers,
             ),
             StreamService(self.registry, config, self._clock),
@@ -324,8 +325,7 @@ class BrokerServer:
             await self._server.stop(grace=0.5)
         await self._store_answers.close()
         self._topics.close()
-        await self._brokers.close()
-        await self._drains.close()
+        await self._fleet.close()
         await self._cold.close()
         await self._storage.close()
 

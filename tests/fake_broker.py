@@ -499,6 +499,12 @@ class FakeBroker(BrokerServicer):
     async def DrainBroker(self, request, context):  # type: ignore[no-untyped-def]
         return pb.DrainBrokerReply()
 
+    async def ListBundles(self, request, context):  # type: ignore[no-untyped-def]
+        return pb.ListBundlesReply(bundles=[pb.BundleView(bundle=0, owner_id="broker-0")])
+
+    async def UnloadBundle(self, request, context):  # type: ignore[no-untyped-def]
+        return pb.UnloadBundleReply(bundle=pb.BundleView(owner_id="broker-0", placed_on="broker-0"))
+
     async def ShowLedger(self, request, context):  # type: ignore[no-untyped-def]
         record = records_pb2.LedgerRecord(
             ledger_id=request.ledger_id,

@@ -35,6 +35,7 @@ TWIN_NAMES = {
         "AsyncAdmin",
         "AsyncClient",
         "AsyncConsumer",
+        "AsyncFleetAdmin",
         "AsyncGroupAdmin",
         "AsyncGroupConsumer",
         "AsyncProducer",
@@ -67,7 +68,8 @@ class Twin(NamedTuple):
 
 TWINS = (
     Twin("AsyncGroupAdmin", "group_admin", "The blocking admin of groups.", ("AdminByHand",), ""),
-    Twin("AsyncAdmin", "admin", "The blocking admin.", ("GroupAdmin",), ""),
+    Twin("AsyncFleetAdmin", "fleet_admin", "The blocking admin of brokers.", ("GroupAdmin",), ""),
+    Twin("AsyncAdmin", "admin", "The blocking admin.", ("FleetAdmin",), ""),
     Twin(
         "AsyncConsumer",
         "consumer",

@@ -1,8 +1,9 @@
-"""The brokers of the cluster: who lives, who is drained (ledger §8.4)."""
+"""The brokers of the cluster: who lives, who is drained, who serves which bundle (ledger §8.4)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from octavo.metadata.bundles import BundleRegistry
 from octavo.proto import broker_pb2 as pb
@@ -10,20 +11,28 @@ from octavo.proto.errors import to_wire
 from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.fleet import Fleet
+from octavo.serving.placement import bundle_of
 from octavo.serving.services.caller import Caller
 from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.store_answers import StoreAnswers
+from octavo.serving.topic_directory import TopicDirectory
+from octavo.serving.unloads import Unloads
 
 
 class FleetService:
-    """The requests about brokers."""
+    """The requests about brokers and their bundles."""
 
     def __init__(
-        self, fleet: Fleet, registry: BundleRegistry, bundles: int, store_answers: StoreAnswers
+        self,
+        fleet: Fleet,
+        registry: BundleRegistry,
+        topics: TopicDirectory,
+        store_answers: StoreAnswers,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
-        self._bundles = bundles
+        self._topics = topics
+        self._unloads = Unloads(fleet, registry)
         self._during = store_answers.during
 
     def handlers(self) -> Handlers:
@@ -31,6 +40,8 @@ class FleetService:
         return {
             "ListBrokers": unary(pb.ListBrokersRequest, self.list_brokers),
             "DrainBroker": unary(pb.DrainBrokerRequest, self.drain_broker),
+            "ListBundles": unary(pb.ListBundlesRequest, self.list_bundles),
+            "UnloadBundle": unary(pb.UnloadBundleRequest, self.unload_bundle),
         }
 
     async def list_brokers(
@@ -44,7 +55,7 @@ class FleetService:
         counts = Counter(owner.broker_id for owner in owners.values())
         live = {broker.broker_id: broker for broker in self._fleet.brokers.live()}
         drained, leaving = self._fleet.drains.drained(), self._fleet.drains.leaving()
-        reply = pb.ListBrokersReply(bundles=self._bundles)
+        reply = pb.ListBrokersReply(bundles=self._fleet.bundles)
         for name in sorted(live.keys() | drained):
             broker = live.get(name)
             reply.brokers.add(
@@ -84,3 +95,52 @@ class FleetService:
                 hint="start or undrain another one first",
             )
         await self._fleet.drains.drain(broker_id)
+
+    async def list_bundles(
+        self, request: pb.ListBundlesRequest, _caller: Caller
+    ) -> pb.ListBundlesReply:
+        """Who has each bundle, or the one that is asked for."""
+        try:
+            return pb.ListBundlesReply(bundles=await self._during(self._views(request)))
+        except OctavoError as error:
+            return pb.ListBundlesReply(error=to_wire(error))
+
+    async def _views(self, request: pb.ListBundlesRequest) -> list[pb.BundleView]:
+        if request.WhichOneof("only") is None:
+            owners = await self._registry.owners()
+            placed = self._fleet.placements.brokers()
+            named = sorted(owners.keys() | placed.keys())
+            return [
+                _view(bundle, owners[bundle].broker_id if bundle in owners else "", placed)
+                for bundle in named
+            ]
+        bundle = request.bundle
+        if request.HasField("partition"):
+            name = request.partition
+            topic = await self._topics.get_partition(name.topic, name.partition)
+            bundle = bundle_of(topic.topic_id, name.partition, self._fleet.bundles)
+        return [await self._view(bundle)]
+
+    async def _view(self, bundle: int) -> pb.BundleView:
+        self._unloads.check(bundle)
+        owner = await self._registry.owner(bundle)
+        placed = self._fleet.placements.brokers()
+        return _view(bundle, owner.broker_id if owner is not None else "", placed)
+
+    async def unload_bundle(
+        self, request: pb.UnloadBundleRequest, _caller: Caller
+    ) -> pb.UnloadBundleReply:
+        """O-3: note where a bundle is to be; its owner hands it over meanwhile."""
+        try:
+            view = await self._during(self._unload(request))
+        except OctavoError as error:
+            return pb.UnloadBundleReply(error=to_wire(error))
+        return pb.UnloadBundleReply(bundle=view)
+
+    async def _unload(self, request: pb.UnloadBundleRequest) -> pb.BundleView:
+        await self._unloads.unload(request.bundle, request.away_from, request.to_broker)
+        return await self._view(request.bundle)
+
+
+def _view(bundle: int, owner_id: str, placed: Mapping[int, str]) -> pb.BundleView:
+    return pb.BundleView(bundle=bundle, owner_id=owner_id, placed_on=placed.get(bundle, ""))

@@ -80,3 +80,38 @@ def test_the_last_broker_is_not_drained_and_undraining_what_is_not_drained_is_fi
         for name in names:
             client.admin.undrain_broker(name)
     assert octavo("undrain", names[0]).err == f"{names[0]} may serve partitions\n"
+
+
+def test_a_bundle_is_unloaded_by_its_number_or_by_a_partition_in_it(
+    found: GroupCluster, octavo: Octavo
+) -> None:
+    admin = found.client.admin
+    admin.create_topic("orders-2", partitions=4)
+    with found.client.producer() as producer:
+        for partition in range(4):
+            producer.send("orders-2", b"a", partition=partition)
+    bundle = admin.find_bundle("orders-2", 3)
+    names = {one.broker_id for one in admin.list_brokers()}
+    (other,) = names - {bundle.owner_id}
+    assert octavo("unload", "orders-2-3").err == f"bundle {bundle.bundle} is served by {other}\n"
+    rows = json.loads(octavo("bundles", "-o", "json").out)
+    moved = {"bundle": bundle.bundle, "owner": other, "moved to": other}
+    assert moved in rows
+    assert moved in json.loads(octavo("bundles", other, "-o", "json").out)
+    assert all(row["moved to"] == "" for row in rows if row["bundle"] != bundle.bundle)
+    back = octavo("unload", str(bundle.bundle), "--to", bundle.owner_id)
+    assert back.err == f"bundle {bundle.bundle} is served by {bundle.owner_id}\n"
+    idle = next(n for n in range(64) if n not in {row["bundle"] for row in rows})
+    done = octavo("unload", str(idle), "--to", other)
+    assert done.err == f"bundle {idle} is for {other}, once somebody asks for it\n"
+
+
+def test_what_cannot_be_unloaded_is_said_with_what_can(octavo: Octavo) -> None:
+    for wrong in ("orders", "-3", "orders-x", ""):
+        assert octavo("unload", "--", wrong).code == ExitCode.USAGE, wrong
+    done = octavo("unload", "99999")
+    assert done.code == ExitCode.ERROR
+    assert "there is no bundle 99999" in done.err
+    assert "from 0 to 63" in done.err
+    assert "does not exist" in octavo("unload", "nothing-0").err
+    assert "no broker is called" in octavo("unload", "0", "--to", "nobody").err

@@ -6,7 +6,7 @@ from octavo.metadata.brokers import BrokerInfo
 from octavo.runtime.clock import SystemClock
 from octavo.serving.balance import Balance, Held
 from octavo.serving.fleet import Fleet
-from octavo.serving.placement import eligible, excess, preferred_owners
+from octavo.serving.placement import eligible, preferred_owners
 from tests.serving_rig import make_config
 
 BUNDLES = 12
@@ -36,12 +36,22 @@ class Marks:
         return frozenset(self.is_leaving)
 
 
+class Moved:
+    """Bundles that were moved by decision."""
+
+    def __init__(self) -> None:
+        self.placed: dict[int, str] = {}
+
+    def brokers(self) -> dict[int, str]:
+        return self.placed
+
+
 class Rig:
     """The balance of broker `a` that holds everything."""
 
     def __init__(self, *names: str, settle_s: float = 5.0) -> None:
-        self.brokers, self.marks = Brokers(*names), Marks()
-        self.fleet = Fleet(self.brokers, self.marks, BUNDLES)  # type: ignore[arg-type]  # pyright: ignore
+        self.brokers, self.marks, self.moved = Brokers(*names), Marks(), Moved()
+        self.fleet = Fleet(self.brokers, self.marks, self.moved, BUNDLES)  # type: ignore[arg-type]  # pyright: ignore
         self.certain = self.may_give = True
         config = make_config(
             bundles=BUNDLES, ownership_settle_s=settle_s, ownership_moves_per_step=2
@@ -86,7 +96,8 @@ def test_a_set_of_brokers_must_be_stable_before_bundles_move_and_few_move_at_a_t
     rig.brokers.names = ["a", "b"]
     assert rig.balance.step(1.0) == []
     assert rig.balance.step(5.9) == []
-    wanted = excess(range(BUNDLES), "a", BUNDLES, ["a", "b"])
+    owners = preferred_owners(BUNDLES, ["a", "b"])
+    wanted = [bundle for bundle in range(BUNDLES) if owners[bundle] == "b"]
     assert rig.balance.step(6.0) == wanted[:2]
     rig.brokers.names = ["a", "b", "c"]  # hysteresis: it begins anew
     assert rig.balance.step(6.5) == []
@@ -114,3 +125,27 @@ def test_who_is_not_registered_at_the_moment_gives_nothing_away() -> None:
     rig = Rig("b", "c")
     assert rig.balance.step(0.0) == []
     assert rig.balance.step(100.0) == []
+
+
+def test_what_was_moved_by_decision_is_given_away_and_nothing_else() -> None:
+    rig = Rig("a", "b")
+    rig.moved.placed = dict.fromkeys(range(BUNDLES), "a")
+    rig.balance.step(0.0)
+    assert rig.balance.step(10.0) == []  # everything was moved here
+    rig.moved.placed[5] = "b"
+    assert rig.balance.step(10.1) == [5]  # without waiting: nobody came or went
+    rig.marks.is_drained.add("b")
+    rig.balance.step(10.2)
+    assert rig.balance.step(20.0) == []  # who may own nothing gets nothing
+
+
+def test_what_is_in_excess_is_told_of_what_is_held() -> None:
+    rig = Rig("a", "b")
+    owners = preferred_owners(BUNDLES, ["a", "b"])
+    theirs = [bundle for bundle in range(BUNDLES) if owners[bundle] == "b"]
+    assert rig.fleet.excess(range(BUNDLES), "a") == theirs
+    assert rig.fleet.excess(theirs[:1], "a") == theirs[:1]
+    assert rig.fleet.excess(theirs, "b") == []
+    assert Rig("a").fleet.excess(range(BUNDLES), "a") == []
+    assert Rig("b").fleet.excess(range(BUNDLES), "a") == list(range(BUNDLES))
+    assert Rig().fleet.excess(range(BUNDLES), "a") == []  # there is nobody to give them to

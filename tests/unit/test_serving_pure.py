@@ -46,7 +46,7 @@ from octavo.serving.cache import ColdCache, TailCache
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import FetchResult
 from octavo.serving.partition.log import ACKS_ALL, ACKS_ONE, Answer, Appended, PartitionLog
-from octavo.serving.placement import bundle_of, excess, preferred_owners
+from octavo.serving.placement import bundle_of, preferred_owners
 from octavo.serving.segments import RollLimits, RollReason
 from octavo.serving.topic_config import check_replication, parse_topic_config, settings_of
 from tests.serving_rig import make_batch, make_config
@@ -143,12 +143,17 @@ def test_placement_depends_on_the_set_of_brokers_only() -> None:
     assert bundle_of(TOPIC_ID, 0, 64) == bundle_of(uuid.UUID(int=3), 0, 64)
 
 
-def test_excess_names_bundles_another_live_broker_should_have() -> None:
+def test_a_moved_bundle_is_for_the_broker_it_was_moved_to_and_no_other_bundle_moves_for_it() -> (
+    None
+):
     owners = preferred_owners(8, ["a", "b"])
-    assert excess(range(8), "a", 8, ["a", "b"]) == [i for i in range(8) if owners[i] == "b"]
-    assert excess(range(8), "a", 8, ["a"]) == []
-    assert excess(range(8), "a", 8, ["b"]) == list(range(8))  # drained: all of them
-    assert excess(range(8), "a", 8, []) == []  # there is nobody to give them to
+    other = {"a": "b", "b": "a"}[owners[3]]
+    moved = preferred_owners(8, ["a", "b"], {3: other})
+    assert moved[3] == other
+    assert [*moved[:3], *moved[4:]] == [*owners[:3], *owners[4:]]
+    # Who cannot own bundles gets none; neither has a bundle that does not exist any effect.
+    assert preferred_owners(8, ["a", "b"], {3: "gone", 99: "a"}) == owners
+    assert preferred_owners(8, [], {3: "a"}) == ()
 
 
 # --- segment lists ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from octavo.client.messaging.api.changes import Change, ask_any
 from octavo.client.messaging.api.descriptions import (
     BrokerDescription,
     ClusterHealth,
-    FleetBroker,
     LedgerDescription,
     LogDescription,
     TopicDescription,
@@ -20,7 +19,8 @@ from octavo.client.messaging.api.descriptions import (
     ledger_of,
     topic_of,
 )
-from octavo.client.messaging.api.group_admin import AsyncGroupAdmin
+from octavo.client.messaging.api.fleet_admin import AsyncFleetAdmin
+from octavo.client.messaging.api.replies import check_reply
 from octavo.client.messaging.cluster.calls import Call
 from octavo.client.messaging.reading.limits import (
     INT32_MAX,
@@ -33,13 +33,11 @@ from octavo.client.messaging.reading.offsets import At, list_offsets
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.edges import EDGE_WORDS, Edge
-from octavo.proto.errors import from_wire
 from octavo.proto.segment_codecs import from_info
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import (
     InconsistentTopicId,
     NotLeader,
-    RequestTimedOut,
     RetriableError,
     UnknownTopic,
 )
@@ -53,13 +51,11 @@ OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply, pb.DeleteR
 DEFAULT_TIMEOUT_S = 30.0
 TO_THE_END = -1
 """Instead of an offset: everything that can be read now."""
-DRAIN_LOOK_S = 0.2
-"""Between two looks at what a drained broker still serves."""
 LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
 
-class AsyncAdmin(AsyncGroupAdmin):
+class AsyncAdmin(AsyncFleetAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.
@@ -100,7 +96,7 @@ class AsyncAdmin(AsyncGroupAdmin):
 
         async def attempt() -> TopicDescription:
             reply = await change.ask(lambda stub, limit: stub.CreateTopic(request, timeout=limit))
-            _check(reply)
+            check_reply(reply)
             return topic_of(reply.topic)
 
         made = await change.settle(attempt)
@@ -130,7 +126,7 @@ class AsyncAdmin(AsyncGroupAdmin):
                 reply = await change.ask(
                     lambda stub, limit: stub.DeleteTopic(request, timeout=limit)
                 )
-                _check(reply)
+                check_reply(reply)
             except UnknownTopic:
                 if not change.unsure:  # else an earlier attempt did it and lost its reply
                     raise
@@ -183,7 +179,7 @@ class AsyncAdmin(AsyncGroupAdmin):
 
         async def attempt() -> TopicDescription:
             reply = await change.ask(lambda stub, limit: stub.AlterTopic(request, timeout=limit))
-            _check(reply)
+            check_reply(reply)
             return topic_of(reply.topic, reply.warning)
 
         made = await change.settle(attempt)
@@ -228,7 +224,7 @@ class AsyncAdmin(AsyncGroupAdmin):
             )
             for topic in reply.topics:
                 if topic.name == name:
-                    _check(topic)
+                    check_reply(topic)
                     return topic_of(topic)
             raise UnknownTopic(f"topic {name!r} does not exist")
 
@@ -335,61 +331,6 @@ class AsyncAdmin(AsyncGroupAdmin):
             metadata_error=reply.metadata_error,
         )
 
-    async def list_brokers(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[FleetBroker]:
-        """Every broker that lives, and those that are drained and do not, by id."""
-        request = pb.ListBrokersRequest()
-        cluster = self._binding.cluster()
-
-        async def attempt() -> pb.ListBrokersReply:
-            reply = await ask_any(
-                cluster, lambda stub, limit: stub.ListBrokers(request, timeout=limit), timeout
-            )
-            _check(reply)
-            return reply
-
-        reply = await cluster.calls.retrying(attempt, timeout)
-        return [
-            FleetBroker(b.broker_id, b.address, b.started_ms, b.bundles, b.drained, b.leaving)
-            for b in reply.brokers
-        ]
-
-    async def drain_broker(
-        self, broker_id: str, *, wait: bool = True, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
-        """Have a broker give away everything it serves and take nothing, over its restarts too.
-
-        `wait`: return when it serves nothing any more; else when that is noted. Raises
-        InvalidRequest for an unknown id and for the last broker that may serve, RequestTimedOut
-        when it still serves something after `timeout` seconds: it goes on.
-        """
-        deadline = Deadline(self._binding.cluster().clock, timeout)
-        await self._mark_broker(broker_id, drain=True, deadline=deadline)
-        while wait:
-            brokers = await self.list_brokers(timeout=deadline.left_s())
-            left = sum(one.bundles for one in brokers if one.broker_id == broker_id)
-            if not left:
-                return
-            if deadline.left_s() <= DRAIN_LOOK_S:
-                raise RequestTimedOut(
-                    f"{broker_id} still serves {left} bundles after {timeout:g} s",
-                    hint="it goes on to give them away; look again with list_brokers",
-                )
-            await self._binding.cluster().clock.sleep(DRAIN_LOOK_S)
-
-    async def undrain_broker(self, broker_id: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Let a drained broker serve again; it gets its share after a while."""
-        deadline = Deadline(self._binding.cluster().clock, timeout)
-        await self._mark_broker(broker_id, drain=False, deadline=deadline)
-
-    async def _mark_broker(self, broker_id: str, *, drain: bool, deadline: Deadline) -> None:
-        request = pb.DrainBrokerRequest(broker_id=broker_id, drain=drain)
-        change = Change(self._binding.cluster(), f"draining {broker_id!r}", deadline.left_s())
-
-        async def attempt() -> None:
-            _check(await change.ask(lambda stub, limit: stub.DrainBroker(request, timeout=limit)))
-
-        await change.settle(attempt)
-
     async def show_ledger(
         self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> LedgerDescription:
@@ -405,7 +346,7 @@ class AsyncAdmin(AsyncGroupAdmin):
                 lambda stub, limit: stub.ShowLedger(request, timeout=limit),
                 deadline.left_s(),
             )
-            _check(reply)
+            check_reply(reply)
             return reply
 
         return ledger_of(await cluster.calls.retrying(attempt, timeout))
@@ -427,33 +368,13 @@ class AsyncAdmin(AsyncGroupAdmin):
                 reply = await cluster.calls.ask(
                     owner, call, deadline.left_s(cluster.calls.request_timeout_s)
                 )
-                _check(reply)
+                check_reply(reply)
             except RetriableError:
                 cluster.topics.owner_is(topic, partition, "")
                 raise
             return reply
 
         return await cluster.calls.retrying(attempt, timeout_s)
-
-
-_Reply = (
-    pb.CreateTopicReply
-    | pb.DeleteTopicReply
-    | pb.AlterTopicReply
-    | pb.TopicInfo
-    | pb.DescribeLogReply
-    | pb.RollReply
-    | pb.DeleteRecordsReply
-    | pb.ShowLedgerReply
-    | pb.ListBrokersReply
-    | pb.DrainBrokerReply
-)
-
-
-def _check(reply: _Reply) -> None:
-    """Raise the error a reply carries."""
-    if reply.HasField("error"):
-        raise from_wire(reply.error)
 
 
 def _known(

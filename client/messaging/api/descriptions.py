@@ -66,6 +66,17 @@ class FleetBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class BundleDescription:
+    """A hash range of partitions, and which broker has it."""
+
+    bundle: int
+    owner_id: str
+    """Empty: nobody, until somebody asks for a partition in it."""
+    placed_on: str
+    """The broker that it was moved to by decision; empty: it goes by hashing."""
+
+
+@dataclass(frozen=True, slots=True)
 class BookieDescription:
     """A live bookie; `state` is rw or ro."""
 

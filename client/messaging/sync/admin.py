@@ -12,15 +12,14 @@ from typing import Literal
 from octavo.client.messaging.api.admin import DEFAULT_TIMEOUT_S
 from octavo.client.messaging.api.descriptions import (
     ClusterHealth,
-    FleetBroker,
     LedgerDescription,
     LogDescription,
     TopicDescription,
 )
-from octavo.client.messaging.sync.group_admin import GroupAdmin
+from octavo.client.messaging.sync.fleet_admin import FleetAdmin
 
 
-class Admin(GroupAdmin):
+class Admin(FleetAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.
@@ -135,25 +134,6 @@ class Admin(GroupAdmin):
     def cluster_health(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> ClusterHealth:
         """Brokers, bookies and metadata as one broker sees them."""
         return self._thread.run(self._async.cluster_health(timeout=timeout))
-
-    def list_brokers(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[FleetBroker]:
-        """Every broker that lives, and those that are drained and do not, by id."""
-        return self._thread.run(self._async.list_brokers(timeout=timeout))
-
-    def drain_broker(
-        self, broker_id: str, *, wait: bool = True, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
-        """Have a broker give away everything it serves and take nothing, over its restarts too.
-
-        `wait`: return when it serves nothing any more; else when that is noted. Raises
-        InvalidRequest for an unknown id and for the last broker that may serve, RequestTimedOut
-        when it still serves something after `timeout` seconds: it goes on.
-        """
-        self._thread.run(self._async.drain_broker(broker_id, wait=wait, timeout=timeout))
-
-    def undrain_broker(self, broker_id: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Let a drained broker serve again; it gets its share after a while."""
-        self._thread.run(self._async.undrain_broker(broker_id, timeout=timeout))
 
     def show_ledger(
         self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S

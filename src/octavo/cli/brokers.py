@@ -18,7 +18,7 @@ from octavo.cli.session import (
 
 DRAIN_TIMEOUT_S = 60.0
 
-app = typer.Typer(help="List, drain and undrain the brokers of a cluster.")
+app = typer.Typer(help="List the brokers of a cluster, drain them, move what they serve.")
 
 BrokerArgument = Annotated[str, typer.Argument(help="Id of the broker.")]
 
@@ -79,3 +79,72 @@ def undrain(
         client.admin.undrain_broker(broker, timeout=timeout)
     note(f"{broker} may serve partitions")
     return ExitCode.OK
+
+
+@app.command("bundles")
+def list_bundles(
+    broker: Annotated[str, typer.Argument(help="Only those of this broker.")] = "",
+    output: FormatOption = Format.TABLE,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """List the bundles of partitions with their owners, and where they were moved to by decision.
+
+    A bundle that was not moved is with the broker that hashing names.
+    """
+    with connected(bootstrap, timeout) as client:
+        bundles = client.admin.list_bundles(timeout=timeout)
+    rows: list[Row] = [
+        {"bundle": one.bundle, "owner": one.owner_id, "moved to": one.placed_on}
+        for one in bundles
+        if broker in ("", one.owner_id)
+    ]
+    emit_rows(rows, output, title="bundles")
+    return ExitCode.OK
+
+
+@app.command()
+def unload(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE|TOPIC-PARTITION",
+            help="Number of a bundle, or a partition in it, such as orders-3.",
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option(help="Id of the broker that is to serve it. [default: the idlest one]")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option(help="Return when it is served there; else when that is noted.")
+    ] = True,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DRAIN_TIMEOUT_S,
+) -> int:
+    """Have another broker serve a bundle, with every partition that lies in it.
+
+    It stays there while that broker lives and may serve, or until it is moved again. Producers and
+    consumers go on.
+    """
+    bundle, partition = _parsed(what)
+    with connected(bootstrap, timeout) as client:
+        if partition is not None:
+            bundle = client.admin.find_bundle(*partition, timeout=timeout).bundle
+        found = client.admin.unload_bundle(bundle, to, wait=wait, timeout=timeout)
+    if found.owner_id == found.placed_on:
+        note(f"bundle {bundle} is served by {found.owner_id}")
+    elif found.owner_id:
+        note(f"bundle {bundle} goes from {found.owner_id} to {found.placed_on}")
+    else:
+        note(f"bundle {bundle} is for {found.placed_on}, once somebody asks for it")
+    return ExitCode.OK
+
+
+def _parsed(what: str) -> tuple[int, tuple[str, int] | None]:
+    """The number of a bundle, or a topic and a partition."""
+    if what.isascii() and what.isdecimal():
+        return int(what), None
+    topic, dash, partition = what.rpartition("-")
+    if not (topic and dash and partition.isascii() and partition.isdecimal()):
+        raise typer.BadParameter(f"{what!r} is neither a number nor a partition such as orders-3")
+    return 0, (topic, int(partition))
