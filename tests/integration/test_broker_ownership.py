@@ -216,21 +216,24 @@ async def test_who_follows_partitions_hears_of_each_before_a_successor_can_serve
 
     registry = cluster.servers[0].registry
     registry.listen(PartitionListener(served, left))
-    await create_topic(client, partitions=2)
+    await create_topic(client, partitions=16)
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
-    await produce_somewhere(cluster, 1, make_batch([b"a"]))
-    await until(lambda: len(heard) == 2)
-    assert sorted(heard) == ["served orders-0", "served orders-1"]
     shell = registry.find("orders", 0)
     assert shell is not None
-    await registry.unload_bundle(registry.bundle(shell.name.topic_id, 0))
+    topic_id = shell.name.topic_id
+    bundles = [registry.bundle(topic_id, partition) for partition in range(16)]
+    other = next(partition for partition in range(16) if bundles[partition] != bundles[0])
+    await produce_somewhere(cluster, other, make_batch([b"a"]))
+    await until(lambda: len(heard) == 2)
+    assert heard == ["served orders-0", f"served orders-{other}"]
+    await registry.unload_bundle(bundles[0])
     assert "left orders-0 open" in heard  # told before its last segment was closed
     with pytest.raises(NotLeader):
         shell.append(make_batch([b"b"]), -1, lambda _: None)
     await produce_somewhere(cluster, 0, make_batch([b"b"]))
     assert heard[-1] == "served orders-0"
-    await registry.drop_topic(shell.name.topic_id)
-    assert sorted(heard[-2:]) == ["left orders-0 open", "left orders-1 open"]
+    await registry.drop_topic(topic_id)
+    assert sorted(heard[-2:]) == ["left orders-0 open", f"left orders-{other} open"]
     assert len(heard) == 6
 
 
