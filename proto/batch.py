@@ -5,7 +5,7 @@ A fixed 80-byte header, then a body. Little-endian; every buffer of the body is 
     off size field                                           off size field
     0   u8   magic 0xB7                                      32  i64  base timestamp ms
     1   u8   header length in 8-byte words (10)              40  i64  max timestamp ms
-    2   u8   codec: 0 none, 1 lz4 block                      48  i32  base sequence
+    2   u8   codec, see `octavo.proto.compression`           48  i32  base sequence
     3   u8   flags                                           52  i32  schema id, 0 = opaque bytes
     4   u32  crc32c of bytes 0-3, 8-55 and the body          -- set by the broker, not in the crc --
     8   u32  body length as stored                           56  i64  base offset
@@ -14,7 +14,7 @@ A fixed 80-byte header, then a body. Little-endian; every buffer of the body is 
     20  i16  producer epoch, 22 u16 zero                     72  i64  append time ms
     24  i64  producer id
 
-The body is one LZ4 block (or raw) of Arrow buffers in order: timestamps i64[n]; keys as validity
+The body is Arrow buffers in order, compressed in one piece: timestamps i64[n]; keys as validity
 bitmap, i32 offsets[n+1], bytes; values likewise; with flag HEADERS: list offsets i32[n+1],
 header-name offsets i32[m+1], name bytes, header-value validity bitmap, i32 offsets[m+1], bytes;
 with flag COMPACTED: i32 offset deltas[n]. The Arrow view of the same bytes is
@@ -28,12 +28,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from enum import IntEnum
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple, cast
 
-import lz4.block
-
+from octavo.proto.compression import Codec, compress, decompress, is_known
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
 
@@ -61,13 +59,6 @@ _BROKER_FIELDS = struct.Struct("<qiiq")
 _BROKER_AT = 56
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
-
-
-class Codec(IntEnum):
-    """How the body is stored."""
-
-    NONE = 0
-    LZ4 = 1
 
 
 class BatchFlags:
@@ -138,8 +129,8 @@ def encode(
 ) -> Buffer:
     """Encode columns of equal length into a batch.
 
-    A body that LZ4 does not shrink is stored raw. Raises InvalidRecord for unequal columns or no
-    records, MessageTooLarge when a limit is passed.
+    A body that the codec does not shrink is stored raw. Raises InvalidRecord for unequal columns or
+    no records, MessageTooLarge when a limit is passed.
     """
     count = len(timestamps_ms)
     if not 0 < count <= MAX_RECORDS:
@@ -189,8 +180,8 @@ def seal(
     if body_bytes > MAX_BODY_BYTES:
         raise MessageTooLarge(f"batch body of {body_bytes} bytes, limit {MAX_BODY_BYTES}")
     stored_bytes = body_bytes
-    if codec == Codec.LZ4:
-        packed: bytes = lz4.block.compress(b"".join(parts), store_size=False)
+    if codec != Codec.NONE:
+        packed = compress(codec, b"".join(parts))
         if len(packed) < body_bytes:
             parts, stored_bytes = [packed], len(packed)
         else:
@@ -259,7 +250,7 @@ def decode_header(batch: Buffer) -> BatchHeader:
     header = BatchHeader._make(rest)
     if len(batch) > MAX_BATCH_BYTES:
         raise MessageTooLarge(f"batch of {len(batch)} bytes, limit {MAX_BATCH_BYTES}")
-    if header.codec not in (Codec.NONE, Codec.LZ4):
+    if not is_known(header.codec):
         raise UnsupportedVersion(f"batch codec {header.codec} is unknown")
     if header.flags & ~KNOWN_FLAGS or header.flags & BatchFlags.ARROW_IPC:
         raise UnsupportedVersion(f"batch flags {header.flags:#x} are unknown")
@@ -299,15 +290,7 @@ def stamp(batch: Buffer, *, base_offset: int, owner_epoch: int, append_time_ms: 
 def body_of(batch: Buffer, header: BatchHeader) -> Buffer:
     """The uncompressed body, a view where it is stored so; raises CorruptBatch."""
     stored = memoryview(batch)[HEADER_BYTES:]
-    if header.codec == Codec.NONE:
-        return stored
-    try:
-        body: bytes = lz4.block.decompress(stored, uncompressed_size=header.uncompressed_bytes)
-    except (lz4.block.LZ4BlockError, ValueError) as error:
-        raise CorruptBatch(f"batch does not decompress: {error}") from error
-    if len(body) != header.uncompressed_bytes:
-        raise CorruptBatch(f"batch decompresses to {len(body)} bytes, not as declared")
-    return body
+    return decompress(header.codec, stored, header.uncompressed_bytes)
 
 
 def decode_rows(batch: Buffer) -> Rows:

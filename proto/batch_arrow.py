@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from octavo.proto.batch import (
     BatchFlags,
     BatchHeader,
-    Codec,
     body_of,
     full_validity,
     seal,
     verify,
 )
+from octavo.proto.compression import Codec
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch, InvalidRecord
 from octavo.runtime.invariant import invariant

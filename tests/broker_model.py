@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from octavo.proto import batch as batch_format
 from octavo.proto.batch import BatchFlags
+from octavo.proto.compression import Codec
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
 
@@ -114,7 +115,7 @@ class PartitionModel:
             1,
             (now_ms, now_ms),
             flags=BatchFlags.CONTROL,
-            codec=batch_format.Codec.NONE,
+            codec=Codec.NONE,
             producer=(-1, -1, -1),
             schema_id=0,
         )

@@ -11,6 +11,7 @@ from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.paths import Paths
 from octavo.metadata.topics import PartitionCatalog
 from octavo.proto import batch as batches
+from octavo.proto.compression import Codec
 from octavo.proto.segment_entries import (
     ProducerSnapshot,
     SegmentFigures,
@@ -56,7 +57,7 @@ def make_batch(
         [timestamp_ms] * count,
         [None] * count,
         list(values),
-        codec=batches.Codec.NONE,
+        codec=Codec.NONE,
         producer_id=pid,
         producer_epoch=epoch,
         base_sequence=sequence,

@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
 
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
+from octavo.proto.compression import CODECS
 from octavo.proto.edges import EDGE_WORDS
 from octavo.runtime.address import join_address, split_address
 from octavo.runtime.errors import ConfigError
@@ -152,7 +153,7 @@ class ProducerConfig:
     batch_size: int = 65_536
     """0 turns batching off: one record, one batch (F038)."""
     compression_type: str = "lz4"
-    """Codec of batches."""
+    """Codec of batches; a batch that it does not shrink is sent as it is."""
     max_request_size: int = DEFAULT_RECORD_BYTES
     """Largest record: key, value and headers together; the topic's `max.message.bytes` counts
     too."""
@@ -184,7 +185,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         _check_int("linger_ms", self.linger_ms, 0, 3_600_000)
         _check_int("batch_size", self.batch_size, 0, MAX_BATCH_SIZE)
-        _check_choice("compression_type", self.compression_type, ("lz4", "none"))
+        _check_choice("compression_type", self.compression_type, tuple(CODECS))
         _check_int("max_request_size", self.max_request_size, 1, MAX_RECORD_BYTES)
         _check_int("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
         _check_int("delivery_timeout_ms", self.delivery_timeout_ms, 1, 86_400_000)

@@ -15,6 +15,7 @@ import pytest
 from octavo import Client, TopicPartition
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.proto import batch as batch_format
+from octavo.proto.compression import Codec
 from octavo.runtime.errors import (
     BrokerUnavailable,
     BufferFull,
@@ -222,7 +223,7 @@ def test_poll_arrow_gives_back_what_it_could_not_decode(
     fake: FakeClusterThread, client: Client
 ) -> None:
     """F9: nothing is skipped, whichever thread found the damage."""
-    body = batch_format.encode([1, 2], [None, None], [b"a", b"b"], codec=batch_format.Codec.NONE)
+    body = batch_format.encode([1, 2], [None, None], [b"a", b"b"], codec=Codec.NONE)
     lying = bytearray(body[batch_format.HEADER_BYTES :])
     lying[-20] = 50  # an offset of the values that lies behind the last one
     bad = batch_format.seal(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from octavo.client.messaging.producing.serializers import headers_bytes
 from octavo.proto import batch as codec
 from octavo.proto import batch_arrow
-from octavo.proto.batch import BatchFlags, Codec
+from octavo.proto.batch import BatchFlags
+from octavo.proto.compression import Codec
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
 
@@ -31,7 +32,7 @@ records = st.lists(
     min_size=1,
     max_size=40,
 )
-codecs = st.sampled_from([Codec.NONE, Codec.LZ4])
+codecs = st.sampled_from(Codec)
 
 
 def _encode(rows: list[Record], kind: int = Codec.LZ4) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 
 from octavo.metadata.ledger_record import LedgerState
 from octavo.proto import batch as batches
+from octavo.proto.compression import Codec
 from octavo.proto.segment_entries import ProducerSnapshot, Snapshot, decode_snapshot
 from octavo.runtime.errors import (
     CorruptBatch,
@@ -388,8 +389,8 @@ async def test_f153_a_topic_takes_records_of_its_limit_and_names_it_above(
     size = int(limit or 1 << 20)
     for number, good in enumerate((size - 1, size)):
         assert (await produce(shell, make_batch([bytes(good)]))).base_offset == number
-    for codec in (batches.Codec.LZ4, batches.Codec.NONE):  # the size counts before compression
-        if codec == batches.Codec.NONE and size == batches.MAX_RECORD_BYTES:
+    for codec in (Codec.LZ4, Codec.NONE):  # the size counts before compression
+        if codec == Codec.NONE and size == batches.MAX_RECORD_BYTES:
             continue  # no batch is so large
         bad = batches.encode([NOW_MS], [None], [bytes(size + 300)], codec=codec)
         with pytest.raises(MessageTooLarge, match=rf"max.message.bytes is {size}") as caught:

@@ -55,7 +55,7 @@ class ProducerOptions(TypedDict, total=False):
     enable_idempotence: bool | None
     linger_ms: int
     batch_size: int
-    compression_type: Literal["lz4", "none"]
+    compression_type: Literal["lz4", "none", "zstd", "snappy", "gzip"]
     max_request_size: int
     delivery_timeout_ms: int
     request_timeout_ms: int

@@ -18,8 +18,8 @@ from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Bat
 from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.serializers import text_bytes
-from octavo.proto.batch import Codec
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow
+from octavo.proto.compression import CODECS
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import ConfigError
 
@@ -154,7 +154,7 @@ def _header_bytes(headers: pa.Array) -> list[int]:
 def batches(intake: Intake, given: ArrowInput, rows: ArrowRows) -> Iterator[Batch]:
     """Batches of one slice, partition by partition, each up to the configured size."""
     state = intake.topics[given.topic]
-    codec = Codec.LZ4 if intake.config.compression_type == "lz4" else Codec.NONE
+    codec = CODECS[intake.config.compression_type]
     for where, part in _by_partition(intake, state, given.partition, rows):
         ends = pc.cumulative_sum(part.sizes).to_pylist()
         start = 0

@@ -38,7 +38,7 @@ from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.producing.stall_watch import StallWatch
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
-from octavo.proto.batch import Codec
+from octavo.proto.compression import CODECS
 from octavo.proto.errors import from_wire
 from octavo.runtime.errors import (
     DeliveryFailed,
@@ -73,7 +73,7 @@ class Delivery:
         self._searches = Searches(cluster, self.core, self._go_on)
         self._decided: deque[Complete | Fail] = deque()
         """Outcomes that the core decided and nobody was told yet."""
-        self._codec = Codec.LZ4 if config.compression_type == "lz4" else Codec.NONE
+        self._codec = CODECS[config.compression_type]
         self._tasks = TaskOwner("octavo-producer", self._broken)
         self._links: dict[str, ProduceLink] = {}
         self._timer: asyncio.TimerHandle | None = None
