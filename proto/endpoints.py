@@ -73,6 +73,11 @@ def server_options(*extra: tuple[str, int]) -> Options:
     )
 
 
+def connection_bound(connections_max: int) -> Options:
+    """Option of a server that takes so many connections and closes further ones at once."""
+    return (("grpc.max_allowed_incoming_connections", connections_max),)
+
+
 def open_channel(
     address: str, *extra: tuple[str, int], use_http_proxy: bool = False
 ) -> grpc.aio.Channel:

@@ -104,6 +104,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     g.InvalidCommitOffset: _INVALID,
     g.OffsetMetadataTooLarge: _INVALID,
     g.CommitFailed: _PRECONDITION,
+    g.CommitReplaced: _PRECONDITION,
     g.UnknownMemberId: _PRECONDITION,
     g.FencedMemberEpoch: _PRECONDITION,
     g.StaleMemberEpoch: _PRECONDITION,
@@ -166,16 +167,34 @@ def from_wire(error: broker_pb2.Error) -> OctavoError:
 _REASON_KEY = "octavo-error-bin"
 
 
+_TURNED_AWAY = (
+    "it listens and closed the connection at once: it takes connections_max of them, or is just "
+    "ending; connections of programs that are not needed can be closed"
+)
+_NO_FILES = "this program may open no further file: raise its limit, `ulimit -n`"
+
+
+def _hint_of(details: str) -> str:
+    """What to do about a connection that cannot be made; empty: the usual."""
+    if "failed to connect" not in details:
+        return ""
+    if "Too many open files" in details:
+        return _NO_FILES
+    return _TURNED_AWAY if details.endswith("Socket closed") else ""
+
+
 def from_rpc_error(error: aio.AioRpcError, peer: str) -> OctavoError:
     """The exception of a failed RPC: the server's own when it sent one, else by status."""
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     for key, value in trailing:
         if key == _REASON_KEY and isinstance(value, bytes):
             return from_wire(broker_pb2.Error.FromString(value))
-    text = f"{peer}: {error.code().name}: {error.details()}"
+    # gRPC's words for a failed socket() end with a line of memory that nobody wrote.
+    details = (error.details() or "").partition("\n")[0]
+    text = f"{peer}: {error.code().name}: {details}"
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        return e.BrokerUnavailable(text)
+        return e.BrokerUnavailable(text, hint=_hint_of(details))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return e.RequestTimedOut(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

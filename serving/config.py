@@ -100,6 +100,9 @@ class BrokerConfig(FrozenSettings):
     segment_indexes: int = Field(default=1024, ge=1)
     """Indexes of closed segments kept in memory."""
 
+    connections_max: int = Field(default=10_000, ge=1)
+    """Connections of clients and other brokers; more are closed at once. Fewer when the process may
+    not open so many files."""
     connection_pending_batches: int = Field(default=1_000, ge=1)
     """BP-3: above it the produce stream is not read."""
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)

@@ -21,9 +21,10 @@ from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
-from octavo.proto.endpoints import bind, grpc_server
+from octavo.proto.endpoints import bind, connection_bound, grpc_server
 from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
+from octavo.runtime.descriptors import descriptor_limit
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.tasks import TaskOwner
@@ -32,6 +33,7 @@ from octavo.runtime.unexpected import report_broken
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
+from octavo.serving.connections import connections_allowed
 from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.fleet import Fleet
 from octavo.serving.ledger_storage import LedgerStorage
@@ -182,6 +184,7 @@ class BrokerServer:
         """Listen, connect to storage, register; `address` is set afterwards."""
         config = self.config
         server = grpc_server(
+            *connection_bound(connections_allowed(config.connections_max, descriptor_limit())),
             ("grpc.max_receive_message_length", config.max_receive_bytes),
             ("grpc.max_send_message_length", config.max_send_bytes),
         )
@@ -240,7 +243,6 @@ class BrokerServer:
         await self._set_health(serving=False)  # until registered
         await server.start()
         await member.join()
-        self._groups.start()
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
         self._tasks.spawn(self._retention_rounds(self._ownership).run(), name="retention")

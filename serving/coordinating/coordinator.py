@@ -1,4 +1,4 @@
-"""The coordinator of groups of one broker: finds the partition of a group, and keeps its time.
+"""The coordinator of groups of one broker: finds the partition of a group.
 
 A group is coordinated by the owner of its partition of `__consumer_offsets`, which a broker becomes
 as of any other: when it is asked and nobody else is (O-2).
@@ -46,8 +46,6 @@ from octavo.serving.topic_directory import TopicDirectory
 
 TARGETS_WAITING_MAX = 1_000
 """Targets that wait for the thread that computes them; each group asks for one at a time."""
-TICK_S = 0.05
-"""How late a deadline of a group may be noticed."""
 
 
 def limits_of(config: BrokerConfig) -> PartitionLimits:
@@ -80,7 +78,6 @@ class GroupCoordinator:
         ownership: Callable[[], Ownership],
         store_answers: StoreAnswers,
     ) -> None:
-        self._clock = clock
         self._registry = registry
         self._ownership = ownership
         self._during = store_answers.during
@@ -102,10 +99,6 @@ class GroupCoordinator:
             log_records_max=config.group_log_records_max,
         )
         registry.listen(PartitionListener(self._served, self._left))
-
-    def start(self) -> None:
-        """Keep time from now on."""
-        self._tasks.spawn(self._keep_time(), name="time")
 
     async def close(self) -> None:
         """End; the partitions were unloaded before, unless that took too long."""
@@ -227,12 +220,6 @@ class GroupCoordinator:
     def _topic_deleted(self, topic_id: str) -> None:
         for partition in list(self._partitions.values()):
             partition.topic_deleted(topic_id)
-
-    async def _keep_time(self) -> None:
-        while True:
-            await self._clock.sleep(TICK_S)
-            for partition in list(self._partitions.values()):
-                partition.tick()
 
 
 def _check(topic: Topic, partition: int) -> None:

@@ -42,6 +42,8 @@ RELOAD_PAUSE_MAX_S = 5.0
 PENDING_LOOK_S = 0.5
 """How often a partition with appends of unknown fate is looked at, if nothing wakes us."""
 
+DEADLINE_SLACK_S = 0.02
+"""How late a deadline may be noticed, so that those that lie close together are met at once."""
 LOAD_PATIENCE_S = 0.5
 """How long a request waits for its partition to be read; then its client asks again."""
 
@@ -111,6 +113,9 @@ class GroupPartition:
         self._failure: OctavoError | None = None
         """Why it could not be read the last time."""
         self._has_left = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        """When it rings."""
         self._loading = deps.tasks.spawn(self._load(), name=f"load {shell.name}")
 
     # -- what is asked of it
@@ -162,16 +167,6 @@ class GroupPartition:
         self._has_left = True
         self._loading.cancel()
         self._drop()
-
-    def tick(self) -> None:
-        """Deadlines that have come."""
-        core = self._core
-        if core is None:
-            return
-        now_s = self._deps.clock.monotonic()
-        due_s = core.next_deadline_s()
-        if due_s is not None and due_s <= now_s:
-            self._perform(core.tick(self._deps.clock.wall_ms(), now_s))
 
     def topics_changed(self, directory: TopicDirectory) -> None:
         """Topics came, went or grew (RB1)."""
@@ -241,9 +236,30 @@ class GroupPartition:
 
     def _perform(self, actions: list[PartitionAction]) -> None:
         self._carry_out(actions)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """One timer, for the earliest deadline; it may ring early."""
         due_s = None if self._core is None else self._core.next_deadline_s()
-        if due_s is not None and due_s <= self._deps.clock.monotonic():
-            asyncio.get_running_loop().call_soon(self.tick)  # more steps, after others' turns
+        now_s = self._deps.clock.monotonic()
+        if due_s is not None:  # what is due by now are more steps: after others' turns
+            due_s = due_s + DEADLINE_SLACK_S if due_s > now_s else now_s
+        if self._timer is not None:
+            if due_s is not None and self._timer_s <= due_s:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_s is not None:
+            self._timer_s = due_s
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(due_s - now_s, self._tick)
+
+    def _tick(self) -> None:
+        """Deadlines that have come."""
+        self._timer = None
+        core, clock = self._core, self._deps.clock
+        actions = [] if core is None else core.tick(clock.wall_ms(), clock.monotonic())
+        self._perform(actions)
 
     def _carry_out(self, actions: list[PartitionAction]) -> None:
         for action in actions:

@@ -118,7 +118,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         """The same without waiting for the outcome.
 
         The next call that asks for records tells it to `callback(offsets, error)`. A later commit
-        of the same partitions takes the place of one that is not under way yet.
+        of the same partitions takes the place of one that is not under way yet: CommitReplaced.
         """
         deadline = self.opening.deadline()
         wanted = await self._offsets_of(offsets, deadline)

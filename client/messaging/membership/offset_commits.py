@@ -16,7 +16,7 @@ from octavo.client.messaging.membership.values import Slot
 from octavo.client.messaging.records import OffsetAndMetadata
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
-from octavo.runtime.errors_of_groups import CommitFailed
+from octavo.runtime.errors_of_groups import CommitFailed, CommitReplaced
 from octavo.runtime.invariant import invariant
 from octavo.runtime.retry import Backoff
 
@@ -126,7 +126,7 @@ class OffsetCommits:
             if older.offsets.keys() <= offsets.keys():
                 self._wanted.remove(older)
                 if older.ticket is not None:
-                    error = CommitFailed("a later commit took the place of this one")
+                    error = CommitReplaced("a later commit took the place of this one")
                     actions.append(Settle(older.ticket, older.offsets, error))
         self._wanted.append(
             _Commit(ticket, dict(offsets), deadline_s, waits and ticket is not None)

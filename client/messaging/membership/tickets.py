@@ -10,6 +10,7 @@ from octavo.client.messaging.membership.offset_commits import Offsets
 from octavo.client.messaging.records import OffsetAndMetadata, TopicPartition
 from octavo.client.messaging.user_code import ClientLog
 from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors_of_groups import CommitReplaced
 
 _log = ClientLog("octavo.client")
 UserOffsets = dict[TopicPartition, OffsetAndMetadata]
@@ -55,7 +56,10 @@ class Waiter:
 
 
 class ToUser:
-    """Nobody waits; code of the user's hears of it, if there is any, else the log of a failure."""
+    """Nobody waits; code of the user's hears of it, if there is any, else the log of a failure.
+
+    That a later commit took its place is none: whoever commits often is not told each time.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class ToUser:
         """See `Ticket`."""
         if self._callback is not None:
             self._tell((self._callback,), offsets, error)
-        elif error is not None:
+        elif error is not None and not isinstance(error, CommitReplaced):
             _log.warning("commit_async failed: %s", error)
 
 

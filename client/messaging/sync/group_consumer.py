@@ -83,7 +83,7 @@ class GroupConsumer(GroupConsumerByHand, Consumer):
         """The same without waiting for the outcome.
 
         The next call that asks for records tells it to `callback(offsets, error)`. A later commit
-        of the same partitions takes the place of one that is not under way yet.
+        of the same partitions takes the place of one that is not under way yet: CommitReplaced.
         """
         self._thread.run(self._async.commit_async(offsets, callback))
 

@@ -8,7 +8,7 @@ Part of the tree that `octavo.runtime.errors` draws, with the same promises:
     ├── InvalidGroupId, GroupIdNotFound, GroupMaxSizeReached, GroupLimitReached, NonEmptyGroup
     ├── GroupSubscribedToTopic, InconsistentGroupType, InvalidCommitOffset, OffsetMetadataTooLarge
     └── CommitFailed
-        └── UnknownMemberId, FencedMemberEpoch, StaleMemberEpoch
+        └── UnknownMemberId, FencedMemberEpoch, StaleMemberEpoch, CommitReplaced
     Fatal
     └── FencedInstanceId
 """
@@ -107,6 +107,13 @@ class CommitFailed(RequestRejected):
 
     code = "COMMIT_FAILED"
     default_hint = "poll() gets the member back into its group"
+
+
+class CommitReplaced(CommitFailed):
+    """A later commit of the same partitions was asked for before this one was sent."""
+
+    code = "COMMIT_REPLACED"
+    default_hint = "the later commit says what became of it"
 
 
 class UnknownMemberId(CommitFailed):

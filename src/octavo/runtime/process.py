@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from octavo.runtime.descriptors import keep_standard_descriptors
+from octavo.runtime.descriptors import keep_standard_descriptors, raise_descriptor_limit
 from octavo.runtime.malloc import tune_malloc
 from octavo.runtime.unexpected import end_process, watch_loop
 
@@ -82,6 +82,7 @@ def run_server(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int
             return await main(stop)
 
     keep_standard_descriptors()
+    raise_descriptor_limit()
     tune_malloc()
     tune_interpreter()
     return uvloop.run(body())
