@@ -96,6 +96,15 @@ bench: $(READY) ## throughput and latency, with the machine's own limits beside 
 bench-quick: $(READY) ## the same in less than a minute, one round, one line at the end
 	@PYTHONPATH=. $(PY) -m bench.quick
 
+bench-groups: $(READY) ## reading in a group beside reading without one, in turn, and commits; 1 when it costs more than 5 %
+	@PYTHONPATH=. $(PY) -m bench.groups $(ARGS)
+
+client-load: $(READY) ## 2,000 clients on one broker: memory of each, time to settle, CPU at rest and at work; ARGS="--clients n"
+	@PYTHONPATH=. $(PY) -m tools.client_load $(ARGS)
+
+take-over: $(READY) ## 1,000 partitions of a broker that is killed, taken by another: for how long they are away, and its CPU
+	@PYTHONPATH=. $(PY) -m tools.take_over $(ARGS)
+
 group-load: $(READY) ## what groups cost their coordinator: joining, resting, hand-overs, commits, a take-over
 	@PYTHONPATH=. $(PY) -m tools.group_load $(ARGS)
 

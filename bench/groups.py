@@ -6,7 +6,7 @@ each way there is to read. Then the member commits, one offset of each partition
 after call, each of which waits, and calls that do not wait.
 
 The last line is `bench-groups: OK …`; it says FAILED, and the command ends with 1, when a group
-costs more than `COST_MAX` in the median of the pairs.
+costs more than `COST_MAX`, both in the median of the pairs and by the fastest pass of each.
 Usage: python -m bench.groups [--pairs 12] [--records 336776] [--seconds 5]
 """
 
@@ -231,8 +231,9 @@ def measure(args: argparse.Namespace) -> tuple[dict[str, tuple[float, Cost]], Co
 
 def summary(found: Mapping[str, tuple[float, Cost]], commits: Commits) -> tuple[bool, str]:
     """Whether a group costs no more than it may, and the last line."""
-    holds = all(of_way.wall.median <= COST_MAX for _, of_way in found.values())
+    holds = all(of_way.surely <= COST_MAX for _, of_way in found.values())
     parts = [f"{way}_ratio={of_way.wall.median:.3f}" for way, (_, of_way) in found.items()]
+    parts += [f"{way}_best_ratio={of_way.best:.3f}" for way, (_, of_way) in found.items()]
     parts += [f"{way}_cpu_ratio={of_way.cpu.median:.3f}" for way, (_, of_way) in found.items()]
     parts += [
         f"commits_per_s={commits.waiting_per_s:.0f}",
@@ -248,13 +249,19 @@ def summary(found: Mapping[str, tuple[float, Cost]], commits: Commits) -> tuple[
 
 def show(found: Mapping[str, tuple[float, Cost]], screen: Console) -> None:
     """The table of readings."""
-    heads = ["rows/s without a group", "time, group / without", "CPU of the client, the same"]
+    heads = [
+        "rows/s without a group",
+        "time, group / without",
+        "fastest pass of each",
+        "CPU of the client",
+    ]
     body = [
         (
             way,
             [
                 f"{rows_per_s:,.0f}",
                 report.cell(of_way.wall, "{:.3f}"),
+                f"{of_way.best:.3f}",
                 report.cell(of_way.cpu, "{:.3f}"),
             ],
         )

@@ -36,6 +36,10 @@ long as the shortest session, so that a client is ready when somebody else takes
 MIN_PING_INTERVAL_MS = 500
 """Pings that come faster than this are strikes, of which servers count none."""
 
+PENDING_REQUESTS_MAX = 20_000
+"""Requests that have arrived and that the event loop has not begun to serve; further ones are
+CANCELLED. gRPC's own 1,000 are too few where thousands of clients begin at one time."""
+
 Options = tuple[tuple[str, int], ...]
 ServeStream = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -69,6 +73,8 @@ def server_options(*extra: tuple[str, int]) -> Options:
         ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.server.max_pending_requests", PENDING_REQUESTS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_REQUESTS_MAX),
         *extra,
     )
 

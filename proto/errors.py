@@ -171,6 +171,7 @@ _TURNED_AWAY = (
     "it listens and closed the connection at once: it takes connections_max of them, or is just "
     "ending; connections of programs that are not needed can be closed"
 )
+_DROPPED = "the broker has more requests than it can begin, or is just ending: ask again later"
 _NO_FILES = "this program may open no further file: raise its limit, `ulimit -n`"
 
 
@@ -195,6 +196,8 @@ def from_rpc_error(error: aio.AioRpcError, peer: str) -> OctavoError:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
         return e.BrokerUnavailable(text, hint=_hint_of(details))
+    if code is grpc.StatusCode.CANCELLED:
+        return e.BrokerUnavailable(text, hint=_DROPPED)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return e.RequestTimedOut(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -389,7 +389,7 @@ def judge(
     wrong += [
         line
         for line in log.splitlines()
-        if '"level": "error"' in line or "too many open files" in line.lower()
+        if "level='error'" in line or "too many open files" in line.lower()
     ]
     say(
         "figures",

@@ -25,7 +25,10 @@ _NEGATIVE = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
 LOCAL_CHANGES_MAX = 100
 """Local ensemble changes of one attempt (R-18): each is a fragment of the record (M-6)."""
 DEFAULT_WINDOW = 8
-"""Entries read ahead and written back at once (R-4)."""
+"""Most entries read ahead and written back at once (R-4)."""
+FIRST_WINDOW = 2
+"""Entries read at first, twice as many after each one that is found: of most ledgers one entry is
+above the bookies' LAC, and each that is read costs a request to every bookie of its write set."""
 
 
 class SendFence(NamedTuple):
@@ -98,7 +101,7 @@ class RecoveryCore:
     Args:
         quorum: E, Qw, Qa.
         fragments: those of `base`, the IN_RECOVERY record as committed (R-1), in key order.
-        window: entries in flight.
+        window: most entries in flight.
     """
 
     def __init__(
@@ -111,7 +114,8 @@ class RecoveryCore:
         self.finished = False
         self.start_entry: EntryId | None = None
         self.fence_lac: EntryId = NO_ENTRY
-        self._window = window
+        self._window_max = window
+        self._window = min(FIRST_WINDOW, window)
         self._last_key, self._base_members = fragments[-1]
         self._fence_counted: set[int] = set()
         self._fence_answered: set[int] = set()
@@ -249,6 +253,7 @@ class RecoveryCore:
                     return self._abort(f"entry {self._frontier} cannot reach Qa copies")
                 actions.extend(writes)
                 self._frontier += 1
+                self._window = min(2 * self._window, self._window_max)
             elif len(state.negatives) >= self._negatives_needed():
                 self._end = self._frontier
                 for higher in [e for e in self._entries if e >= self._end]:

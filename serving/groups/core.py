@@ -139,7 +139,10 @@ class GroupCore:
         self.state.store_target(epoch, target)
         self._compute()
         self._steps |= dict.fromkeys(self.held)
-        self._take_steps(now_s)
+        if len(target) <= STEPS_AT_ONCE:
+            self._take_steps(now_s)
+        else:  # a large target takes its time by itself
+            self._deadlines.set(DueKey(Due.STEPS, ""), now_s)
         return self._done()
 
     def tick(self, now_s: float) -> list[Action]:

@@ -9,10 +9,10 @@ judged again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from octavo.client.segments.footers import read_footer
 from octavo.client.segments.index import SparseIndex
@@ -42,8 +42,15 @@ PIECE_BYTES = 1024 * 1024
 """Of one read while a partition is loaded; one more is on its way."""
 FIRST_WINDOW_ENTRIES = 64
 WINDOW_ENTRIES_MAX = 1024
+PRODUCERS_AT_ONCE = 100
+"""Producers of a snapshot that are looked at on the loop, about 2 ms. More are for a thread (the
+20,000 that a snapshot may hold take half a second), which costs each small partition more."""
+PRODUCER_BYTES = 64
+"""About how many a snapshot takes for one."""
 
 _log = get_logger("octavo.serving.partition.loading")
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 @dataclass
@@ -85,9 +92,9 @@ class PartitionLoader:
         offset = segments[start].base_offset if segments else end_of(state)
         figures = Figures()
         if found is not None:
-            restore = self.result.producers.restore
+            producers = found.snapshot.producers
             # Nobody else uses these states before the partition is loaded.
-            await asyncio.to_thread(restore, found.snapshot.producers)
+            await _apart_if_many(len(producers), self.result.producers.restore, producers)
             offset = found.snapshot.end_offset
             figures = Figures(found.snapshot.figures)
             self.result.last_append_ms = found.snapshot.figures.last_append_ms
@@ -143,11 +150,12 @@ class PartitionLoader:
         return None
 
     async def _decode(self, entry_id: int, payload: bytes) -> _Found | None:
-        """In a thread: the 20,000 producers that a snapshot may hold take half a second."""
         if not is_snapshot(payload):
             return None
         try:
-            snapshot = await asyncio.to_thread(decode_snapshot, payload)
+            snapshot = await _apart_if_many(
+                len(payload) // PRODUCER_BYTES, decode_snapshot, payload
+            )
         except (CorruptEntry, UnsupportedVersion) as error:
             _log.warning("snapshot-unreadable", partition=str(self._name), cause=error.cause)
             return None
@@ -183,3 +191,10 @@ def _last_entry(segment: Segment, closed: Closed) -> int:
     if record is not None and record.last_entry is not None:
         return record.last_entry
     return segment.last_entry if segment.end_offset is not None else NO_ENTRY
+
+
+async def _apart_if_many(producers: int, work: Callable[[A], T], given: A) -> T:
+    """Do the work for so many producers here, or beside the loop."""
+    if producers <= PRODUCERS_AT_ONCE:
+        return work(given)
+    return await asyncio.to_thread(work, given)

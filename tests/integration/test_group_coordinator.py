@@ -67,3 +67,25 @@ async def test_a_coordinator_that_moves_changes_no_epoch() -> None:
         assert not any(one.error for one in members)
         assert shared(members, 4)
         assert await found.client.committed("g") == {("t", 0): 1}
+
+
+async def test_a_deadline_comes_though_nothing_else_happens() -> None:
+    """RB5: nobody asks anything any more, and the session of the last member ends all the same."""
+    async with world() as found:
+        await create_topic(found.brokers[0], "t", 2)
+        member = found.member("a", "t")
+        await until(lambda: len(member.owned) == 2)
+        partition = await found.partition()
+        await member.stop()
+        core = partition._core  # pyright: ignore[reportPrivateUsage]
+        assert core is not None
+        assert len(core.snapshot()) > 1
+        await until(lambda: len(core.snapshot()) == 1)  # the group, without a member
+        timer = partition._timer  # pyright: ignore[reportPrivateUsage]
+        due_s = core.next_deadline_s()
+        assert timer is not None
+        assert due_s is not None
+        assert timer.when() >= due_s, "it rings when something is due, not before"
+        address = (await found.client.find("g")).address
+        await found.stop_broker(address)
+        assert partition._timer is None  # pyright: ignore[reportPrivateUsage]

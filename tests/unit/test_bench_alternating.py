@@ -57,10 +57,19 @@ def test_the_last_line_says_whether_a_group_costs_no_more_than_it_may(
     ratio: float, holds: bool
 ) -> None:
     spread = Spread(ratio, 0.9, 1.3, 12)
-    found = {"poll": (400_000.0, Cost(spread, Spread(1.2, 1.2, 1.2, 12)))}
+    found = {"poll": (400_000.0, Cost(spread, Spread(1.2, 1.2, 1.2, 12), ratio))}
     said, line = groups.summary(found, commits())
     assert said is holds
     assert line.startswith(f"bench-groups: {'OK' if holds else 'FAILED'} poll_ratio={ratio:.3f} ")
-    assert "poll_cpu_ratio=1.200" in line
+    assert f"poll_best_ratio={ratio:.3f} poll_cpu_ratio=1.200" in line
     assert "commits_per_s=500 commit_p50_ms=2.00" in line
     assert "async_stored_per_s=400" in line
+
+
+def test_what_is_seen_in_one_way_of_judging_only_is_no_cost() -> None:
+    busy = cost([Pass(1.0, 0.5)] * 3, [Pass(1.0, 0.5), Pass(1.4, 0.5), Pass(1.4, 0.5)])
+    assert (busy.wall.median, busy.best, busy.surely) == (1.4, 1.0, 1.0)
+    lucky = cost([Pass(0.5, 0.5), Pass(1.0, 0.5), Pass(1.0, 0.5)], [Pass(1.0, 0.5)] * 3)
+    assert (lucky.wall.median, lucky.best, lucky.surely) == (1.0, 2.0, 1.0)
+    dear = cost([Pass(1.0, 0.5)] * 3, [Pass(1.1, 0.5)] * 3)
+    assert dear.surely == pytest.approx(1.1)

@@ -6,10 +6,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+import grpc
 import pytest
 import uvloop
 
-from octavo.proto.endpoints import Listener, SocketNetwork, bind, grpc_server
+from octavo.proto.endpoints import Listener, SocketNetwork, bind, grpc_server, open_channel
 from octavo.runtime.errors import ConfigError
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
@@ -105,3 +106,26 @@ async def test_a_taken_port_is_a_wrong_setting() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             bind(grpc_server(), "127.0.0.1", port)
+
+
+async def test_requests_of_thousands_of_clients_at_one_time_are_all_begun() -> None:
+    """gRPC's own bound is 1,000; what is above it is CANCELLED without a word to the server."""
+
+    async def answer(raw: bytes, _context: object) -> bytes:
+        return raw
+
+    server = grpc_server()
+    port = bind(server, "127.0.0.1", 0)
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
+    handlers = {"Echo": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
+    await server.start()
+    channel = open_channel(f"127.0.0.1:{port}")
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/s/Echo")
+    try:
+        calls = [method(b"%d" % number) for number in range(2_500)]
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        await channel.close()
+        await server.stop(0)
+    assert [reply for reply in replies if not isinstance(reply, bytes)] == []

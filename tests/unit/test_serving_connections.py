@@ -83,3 +83,11 @@ def test_a_connection_that_cannot_be_made_says_what_to_do(
     assert isinstance(error, BrokerUnavailable)
     assert error.cause.endswith(cause)
     assert hint in error.hint
+
+
+def test_a_request_that_no_broker_began_says_why_that_may_be() -> None:
+    error = from_rpc_error(
+        AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata(), "CANCELLED"), "b:1"
+    )
+    assert isinstance(error, BrokerUnavailable)
+    assert "more requests than it can begin" in error.hint
