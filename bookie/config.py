@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from octavo.bookie.journal.segment import MAX_SEGMENT_BYTES
-from octavo.runtime.config import FrozenSettings
+from octavo.client.autorecovery.settings import RepairSettings
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class BookieConfig(FrozenSettings):
+class BookieConfig(RepairSettings):
     """Configuration of a bookie (environment prefix OCTAVO_BOOKIE_)."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="OCTAVO_BOOKIE_")
@@ -45,6 +45,10 @@ class BookieConfig(FrozenSettings):
     accept_older_metadata: bool = False
     """Start although an older copy of the metadata was put back: what was written since that copy
     is not found any more (ADR 23)."""
+
+    autorecovery: bool = True
+    """This process looks after missing copies as well (§7): it may be elected the auditor, and
+    repairs."""
 
     # journal (6.4)
     segment_bytes: int = Field(default=256 << 20, ge=4096, le=MAX_SEGMENT_BYTES)

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection_memory import UnsentReplies
-from octavo.bookie.store import BookieStore, LacAnswer
+from octavo.bookie.store import BookieStore, LacAnswer, ListAnswer
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_messages import parse_body
 from octavo.proto.bookie_wire import (
@@ -195,6 +195,8 @@ class Session:
             self._on_read(frame)
         elif frame.type == FrameType.FENCE:
             self._on_fence(frame)
+        elif frame.type == FrameType.LIST_ENTRIES:
+            self._on_list(frame)
         elif frame.type == FrameType.READ_LAC:
             self._on_read_lac(frame)
         elif frame.type == FrameType.WRITE_LAC:
@@ -395,6 +397,39 @@ class Session:
             frame.request_id,
             fence(),
             [encode_frame(FrameType.FENCE_REPLY, frame.request_id, busy.SerializeToString())],
+        )
+
+    def _on_list(self, frame: Frame) -> None:
+        request = parse_body(bookie_pb2.ListEntriesRequest, frame.body)
+        addressed = self._address(_incarnation_bytes(request.incarnation))
+        ledger_id = _ledger_id(request.ledger_id)
+        if not 0 <= request.first <= request.last:
+            raise InvalidRequest(f"entries {request.first} to {request.last} are no range")
+
+        def send(answer: ListAnswer) -> None:
+            message = bookie_pb2.ListEntriesReply(status=answer.status, through=answer.through)
+            message.run_firsts.extend(first for first, _ in answer.runs)
+            message.run_lasts.extend(last for _, last in answer.runs)
+            self._reply(FrameType.LIST_ENTRIES_REPLY, frame.request_id, message)
+
+        if addressed is not Status.OK:  # B-25: salvage cannot say what it does not have
+            send(ListAnswer(addressed, -1, []))
+            return
+
+        async def list_entries() -> None:
+            async with self._read_slots:
+                send(await self._host.store.list_entries(ledger_id, request.first, request.last))
+
+        busy = bookie_pb2.ListEntriesReply(status=Status.OVERLOADED, through=-1)
+        self._serve(
+            "list-entries",
+            frame.request_id,
+            list_entries(),
+            [
+                encode_frame(
+                    FrameType.LIST_ENTRIES_REPLY, frame.request_id, busy.SerializeToString()
+                )
+            ],
         )
 
     def _on_read_lac(self, frame: Frame) -> None:

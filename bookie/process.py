@@ -6,11 +6,14 @@ import asyncio
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.server import BookieServer
-from octavo.metadata.connect import connect_store
+from octavo.client.autorecovery.service import Autorecovery
+from octavo.metadata.connect import connect_store, root_of
+from octavo.metadata.paths import Paths
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import DiskFailed, OctavoError
 from octavo.runtime.process import run_server
+from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import EXIT_BROKEN, watch_loop
 
@@ -47,16 +50,28 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
     except OctavoError as error:
         _log.error("bookie-refused", cause=error.cause, hint=error.hint)
         return EXIT_REFUSED
+    healing = None
+    if config.autorecovery:
+        healing = Autorecovery(
+            store,
+            Paths(root_of(config.metadata_url)),
+            settings=config,
+            name=config.bookie_id,
+            clock=clock,
+            entropy=entropy,
+        )
     try:
         return await serve_with(
-            BookieServer(config, store=store, clock=clock, entropy=entropy), stop
+            BookieServer(config, store=store, clock=clock, entropy=entropy), stop, healing
         )
     finally:
         await store.close()
 
 
-async def serve_with(server: BookieServer, stop: asyncio.Event) -> int:
-    """Start a server and wait for `stop` or its failure.
+async def serve_with(
+    server: BookieServer, stop: asyncio.Event, healing: Autorecovery | None = None
+) -> int:
+    """Start a server, and what heals copies beside it; wait for `stop` or the server's failure.
 
     Returns the exit code, whatever else goes wrong while it stops.
     """
@@ -70,11 +85,31 @@ async def serve_with(server: BookieServer, stop: asyncio.Event) -> int:
         except OctavoError as error:
             _log.error("bookie-refused", cause=error.cause, hint=error.hint)
             return EXIT_FAILED if isinstance(error, DiskFailed) else EXIT_REFUSED
-        await ended.wait()
+        beside = TaskOwner("bookie-autorecovery")
+        if healing is not None:
+            beside.spawn(_heal(healing, server), name="start")
+        try:
+            await ended.wait()
+        finally:
+            await beside.close()
+            if healing is not None:
+                await healing.close()
     finally:
         stopped.cancel()
         await server.stop()
     return EXIT_FAILED if server.failed.done() else EXIT_OK
+
+
+async def _heal(healing: Autorecovery, server: BookieServer) -> None:
+    """Start it once the metadata store answers: a bookie serves without it."""
+    while True:
+        try:
+            await healing.start()
+        except OctavoError as error:
+            _log.warning("autorecovery-waits", cause=error.cause)
+            await asyncio.sleep(server.config.fleet_poll_s)
+        else:
+            return
 
 
 async def _forward(stop: asyncio.Event, ended: asyncio.Event) -> None:

@@ -16,6 +16,7 @@ from octavo.bookie.connection import Session
 from octavo.bookie.connection_memory import UnsentReplies, eager_bytes
 from octavo.bookie.control import ControlServer
 from octavo.bookie.faults import from_os_error, is_full
+from octavo.bookie.held import HoldWatch
 from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
@@ -102,6 +103,7 @@ class BookieServer:
         self._state = "starting"
         self._opened: OpenedStore | None = None
         self._registrar: BookieRegistrar | None = None
+        self._hold: HoldWatch | None = None
         self._listener: Listening | None = None
         self._reconsider = asyncio.Event()
         self._no_space = asyncio.Event()
@@ -178,6 +180,10 @@ class BookieServer:
         self.control_address = join_address(host, control_port)
         await self._open_store(None)
         await self._measure_space()
+        self._hold = HoldWatch(
+            self._metadata, self._paths, self.member, self._clock, self._reconsider.set
+        )
+        await self._hold.look()
         self._listener = await self._network.listen(self._accept, config.host, config.port)
         self.wire_address = join_address(host, self._listener.port)
         state = self._desired_state()
@@ -203,6 +209,7 @@ class BookieServer:
         await self._announce()
         self._tasks.spawn(self._watch_disk(), name="watch disk")
         self._tasks.spawn(self._watch_sync(), name="watch sync")
+        self._tasks.spawn(self._hold.follow(), name="follow hold")
         self._tasks.spawn(self._keep_state(), name="keep state")
         self._tasks.spawn(self._reopen_when_full(), name="reopen")
         await self._control.set_serving(True)
@@ -375,7 +382,8 @@ class BookieServer:
     # --- background -------------------------------------------------------------------------
 
     def _desired_state(self) -> str:
-        return "rw" if self._gauge.writable and not self._boot.frozen else "ro"
+        held = self._hold is not None and self._hold.held
+        return "rw" if self._gauge.writable and not self._boot.frozen and not held else "ro"
 
     def _apply(self, state: str) -> None:
         self._state = state

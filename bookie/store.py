@@ -37,6 +37,10 @@ from octavo.runtime.workers import WorkerPool
 _log = get_logger("octavo.bookie.store")
 
 
+LISTED_ENTRIES_MAX = 65_536
+"""Entries that one listing looks at."""
+
+
 def incarnation_tag(incarnation: uuid.UUID) -> int:
     """What an admit record says about who was admitted; never 0."""
     return (incarnation.int >> 64) | 1
@@ -57,6 +61,14 @@ class LacAnswer(NamedTuple):
     lac: int
     fenced: bool
     last_entry: int
+
+
+class ListAnswer(NamedTuple):
+    """Which entries the index has, as runs of (first, last); above `through` is not known."""
+
+    status: Status
+    through: int
+    runs: list[tuple[int, int]]
 
 
 class BookieStore:
@@ -356,6 +368,23 @@ class BookieStore:
                 ledger.pins -= 1
         finally:
             self._reads -= 1
+
+    async def list_entries(self, ledger_id: int, first: int, last: int) -> ListAnswer:
+        """Entries of first..last that are durable and in the index (A-2).
+
+        What is still on its way there is not told: who asks may copy an entry in vain, and the
+        second copy is answered as the duplicate it is (B-3).
+        """
+        if self._reads >= self._config.reads_in_flight_max:
+            return ListAnswer(Status.OVERLOADED, -1, [])
+        self._reads += 1
+        try:
+            runs, through = await self._readers.run(
+                self._index.entry_runs, ledger_id, first, min(last, first + LISTED_ENTRIES_MAX - 1)
+            )
+        finally:
+            self._reads -= 1
+        return ListAnswer(Status.OK, through, runs)
 
     async def _read(self, ledger: Ledger, first: int, max_count: int, max_bytes: int) -> ReadResult:
         count = min(max_count, MAX_ENTRIES_PER_FRAME)

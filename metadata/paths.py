@@ -44,6 +44,13 @@ class Paths:
         self.ledgers_deleted = f"{self.root}/ledgers-deleted"
         """Counter: deletions of ledgers that were begun, in the life of the cluster (6.14)."""
         self.under_replicated = f"{self.root}/ur/ledgers"
+        self.repair_locks = f"{self.root}/ur/locks"
+        self.repairs_disabled = f"{self.root}/ur/disabled"
+        self.auditor = f"{self.root}/ur/auditor"
+        self.audited = f"{self.root}/ur/audited"
+        """When the last whole pass of an auditor ended, and what it saw."""
+        self.bookies_away = f"{self.root}/ur/away"
+        self.bookie_holds = f"{self.root}/bookies/held"
         self.brokers = f"{self.root}/brokers"
         self.drained_root = f"{self.root}/drained"
         self.leaving_root = f"{self.root}/leaving"
@@ -75,6 +82,22 @@ class Paths:
         if not (digits.isascii() and digits.isdecimal()) or int(digits) >= 1 << 63:
             raise ValueError(f"not the key of a ledger: {key!r}")
         return LedgerId(int(digits))
+
+    def repair_mark(self, ledger_id: LedgerId) -> str:
+        """Says that the ledger lacks copies; split as its record is (L-1)."""
+        return f"{self.under_replicated}/{_split_ledger_id(ledger_id)}"
+
+    def repair_lock(self, ledger_id: LedgerId) -> str:
+        """Held by the worker that repairs the ledger (A-4)."""
+        return f"{self.repair_locks}/{ledger_id}"
+
+    def bookie_away(self, bookie_id: str) -> str:
+        """Since when a bookie is not registered (A-1)."""
+        return f"{self.bookies_away}/{bookie_id}"
+
+    def bookie_hold(self, bookie_id: str) -> str:
+        """What an operator decided about one incarnation of a bookie."""
+        return f"{self.bookie_holds}/{bookie_id}"
 
     def bookie_rw(self, bookie_id: str) -> str:
         """Registration of a writable bookie."""

@@ -8,8 +8,10 @@ On the wire every `optional` field must be there: octavo.proto.bookie_messages r
 that leaves one out, so that no default (status, LAC, ledger 0) is ever taken for an answer.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -327,6 +329,90 @@ class WriteLacReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
 
 Global___WriteLacReply: _TypeAlias = WriteLacReply  # noqa: Y015
+
+@_typing.final
+class ListEntriesRequest(_message.Message):
+    """Which entries of first..last the index has, as runs; for re-replication and verification (A-2).
+    A reply may cover less than was asked: what lies above `through` was not looked at.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    incarnation: _builtins.str
+    first: _builtins.int
+    last: _builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int | None = ...,
+        incarnation: _builtins.str | None = ...,
+        first: _builtins.int | None = ...,
+        last: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "_incarnation", b"_incarnation", "_last", b"_last", "_ledger_id", b"_ledger_id", "first", b"first", "incarnation", b"incarnation", "last", b"last", "ledger_id", b"ledger_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "_incarnation", b"_incarnation", "_last", b"_last", "_ledger_id", b"_ledger_id", "first", b"first", "incarnation", b"incarnation", "last", b"last", "ledger_id", b"ledger_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    _WhichOneofReturnType__last: _TypeAlias = _typing.Literal["last"]  # noqa: Y015
+    _WhichOneofArgType__last: _TypeAlias = _typing.Literal["_last", b"_last"]  # noqa: Y015
+    _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last) -> _WhichOneofReturnType__last | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledger_id) -> _WhichOneofReturnType__ledger_id | None: ...
+
+Global___ListEntriesRequest: _TypeAlias = ListEntriesRequest  # noqa: Y015
+
+@_typing.final
+class ListEntriesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    THROUGH_FIELD_NUMBER: _builtins.int
+    RUN_FIRSTS_FIELD_NUMBER: _builtins.int
+    RUN_LASTS_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    through: _builtins.int
+    @_builtins.property
+    def run_firsts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def run_lasts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        status: _builtins.int | None = ...,
+        through: _builtins.int | None = ...,
+        run_firsts: _abc.Iterable[_builtins.int] | None = ...,
+        run_lasts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "_through", b"_through", "status", b"status", "through", b"through"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "_through", b"_through", "run_firsts", b"run_firsts", "run_lasts", b"run_lasts", "status", b"status", "through", b"through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    _WhichOneofReturnType__through: _TypeAlias = _typing.Literal["through"]  # noqa: Y015
+    _WhichOneofArgType__through: _TypeAlias = _typing.Literal["_through", b"_through"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__through) -> _WhichOneofReturnType__through | None: ...
+
+Global___ListEntriesReply: _TypeAlias = ListEntriesReply  # noqa: Y015
 
 @_typing.final
 class ErrorReply(_message.Message):

@@ -82,6 +82,8 @@ class FrameType(IntEnum):
     WRITE_LAC = 13
     WRITE_LAC_REPLY = 14
     ERROR = 15
+    LIST_ENTRIES = 16
+    LIST_ENTRIES_REPLY = 17
 
 
 class Flags:

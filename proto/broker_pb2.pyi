@@ -1286,6 +1286,9 @@ class ClusterHealthReply(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     CENSUS_COMPLETE_FIELD_NUMBER: _builtins.int
     METADATA_ERROR_FIELD_NUMBER: _builtins.int
+    MARKED_LEDGERS_FIELD_NUMBER: _builtins.int
+    AUDITED_MS_FIELD_NUMBER: _builtins.int
+    UNCHECKED_LEDGERS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     metadata_connected: _builtins.bool
     write_quorum: _builtins.int
@@ -1302,6 +1305,12 @@ class ClusterHealthReply(_message.Message):
     """whether these are all"""
     metadata_error: _builtins.str
     """why metadata_connected is false, with the store's address"""
+    marked_ledgers: _builtins.int
+    """ledgers for which copies are being made; absent: not known"""
+    audited_ms: _builtins.int
+    """when every ledger was last looked at; absent: not known, or never"""
+    unchecked_ledgers: _builtins.int
+    """of which nothing was known then"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -1320,23 +1329,38 @@ class ClusterHealthReply(_message.Message):
         segments: _builtins.int | None = ...,
         census_complete: _builtins.bool = ...,
         metadata_error: _builtins.str = ...,
+        marked_ledgers: _builtins.int | None = ...,
+        audited_ms: _builtins.int | None = ...,
+        unchecked_ledgers: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "degraded_ledgers", b"degraded_ledgers", "segments", b"segments", "short_segments", b"short_segments"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms", "_degraded_ledgers", b"_degraded_ledgers", "_marked_ledgers", b"_marked_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "_unchecked_ledgers", b"_unchecked_ledgers", "audited_ms", b"audited_ms", "degraded_ledgers", b"degraded_ledgers", "marked_ledgers", b"marked_ledgers", "segments", b"segments", "short_segments", b"short_segments", "unchecked_ledgers", b"unchecked_ledgers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "ack_quorum", b"ack_quorum", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "metadata_connected", b"metadata_connected", "metadata_error", b"metadata_error", "segments", b"segments", "short_segments", b"short_segments", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms", "_degraded_ledgers", b"_degraded_ledgers", "_marked_ledgers", b"_marked_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "_unchecked_ledgers", b"_unchecked_ledgers", "ack_quorum", b"ack_quorum", "audited_ms", b"audited_ms", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "marked_ledgers", b"marked_ledgers", "metadata_connected", b"metadata_connected", "metadata_error", b"metadata_error", "segments", b"segments", "short_segments", b"short_segments", "unchecked_ledgers", b"unchecked_ledgers", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__audited_ms: _TypeAlias = _typing.Literal["audited_ms"]  # noqa: Y015
+    _WhichOneofArgType__audited_ms: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms"]  # noqa: Y015
     _WhichOneofReturnType__degraded_ledgers: _TypeAlias = _typing.Literal["degraded_ledgers"]  # noqa: Y015
     _WhichOneofArgType__degraded_ledgers: _TypeAlias = _typing.Literal["_degraded_ledgers", b"_degraded_ledgers"]  # noqa: Y015
+    _WhichOneofReturnType__marked_ledgers: _TypeAlias = _typing.Literal["marked_ledgers"]  # noqa: Y015
+    _WhichOneofArgType__marked_ledgers: _TypeAlias = _typing.Literal["_marked_ledgers", b"_marked_ledgers"]  # noqa: Y015
     _WhichOneofReturnType__segments: _TypeAlias = _typing.Literal["segments"]  # noqa: Y015
     _WhichOneofArgType__segments: _TypeAlias = _typing.Literal["_segments", b"_segments"]  # noqa: Y015
     _WhichOneofReturnType__short_segments: _TypeAlias = _typing.Literal["short_segments"]  # noqa: Y015
     _WhichOneofArgType__short_segments: _TypeAlias = _typing.Literal["_short_segments", b"_short_segments"]  # noqa: Y015
+    _WhichOneofReturnType__unchecked_ledgers: _TypeAlias = _typing.Literal["unchecked_ledgers"]  # noqa: Y015
+    _WhichOneofArgType__unchecked_ledgers: _TypeAlias = _typing.Literal["_unchecked_ledgers", b"_unchecked_ledgers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__audited_ms) -> _WhichOneofReturnType__audited_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__degraded_ledgers) -> _WhichOneofReturnType__degraded_ledgers | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__marked_ledgers) -> _WhichOneofReturnType__marked_ledgers | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__segments) -> _WhichOneofReturnType__segments | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__short_segments) -> _WhichOneofReturnType__short_segments | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unchecked_ledgers) -> _WhichOneofReturnType__unchecked_ledgers | None: ...
 
 Global___ClusterHealthReply: _TypeAlias = ClusterHealthReply  # noqa: Y015
 

@@ -561,3 +561,141 @@ class PartitionRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionRecord: _TypeAlias = PartitionRecord  # noqa: Y015
+
+@_typing.final
+class RepairMark(_message.Message):
+    """<root>/ur/ledgers/aaa/bbbb/cccc/dddd/eeee: copies of this ledger are missing (A-3)"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    SHORT_FIELD_NUMBER: _builtins.int
+    MARKED_MS_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    ledger_id: _builtins.int
+    short: _builtins.bool
+    """some entries are missing on a bookie that is there"""
+    marked_ms: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """lost: their slots get other bookies"""
+
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        ledger_id: _builtins.int = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        short: _builtins.bool = ...,
+        marked_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "ledger_id", b"ledger_id", "marked_ms", b"marked_ms", "members", b"members", "short", b"short"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairMark: _TypeAlias = RepairMark  # noqa: Y015
+
+@_typing.final
+class BookieAway(_message.Message):
+    """<root>/ur/away/<bookie-id>: an auditor misses this bookie since then (A-1)"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    BOOKIE_ID_FIELD_NUMBER: _builtins.int
+    FAULT_DOMAIN_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    bookie_id: _builtins.str
+    fault_domain: _builtins.str
+    since_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        bookie_id: _builtins.str = ...,
+        fault_domain: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "fault_domain", b"fault_domain", "format_version", b"format_version", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BookieAway: _TypeAlias = BookieAway  # noqa: Y015
+
+@_typing.final
+class BookieHold(_message.Message):
+    """<root>/bookies/held/<bookie-id>: an operator's decision about one incarnation"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    member: _builtins.str
+    """"bookie-id@incarnation" """
+    kind: _builtins.str
+    """readonly, draining, retired"""
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        member: _builtins.str = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "kind", b"kind", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BookieHold: _TypeAlias = BookieHold  # noqa: Y015
+
+@_typing.final
+class AuditReport(_message.Message):
+    """<root>/ur/audited: the last whole pass over all ledgers (A-2)"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    ENDED_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    SHORT_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    UNCHECKED_FIELD_NUMBER: _builtins.int
+    AUDITOR_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    ended_ms: _builtins.int
+    ledgers: _builtins.int
+    short: _builtins.int
+    """entries missing, or a member lost"""
+    unreadable: _builtins.int
+    """records that could not be read"""
+    unchecked: _builtins.int
+    """not every copy could be asked for"""
+    auditor: _builtins.str
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        ended_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        short: _builtins.int = ...,
+        unreadable: _builtins.int = ...,
+        unchecked: _builtins.int = ...,
+        auditor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auditor", b"auditor", "ended_ms", b"ended_ms", "format_version", b"format_version", "ledgers", b"ledgers", "short", b"short", "unchecked", b"unchecked", "unreadable", b"unreadable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditReport: _TypeAlias = AuditReport  # noqa: Y015

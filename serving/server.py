@@ -19,6 +19,7 @@ from octavo.metadata.drains import Drains
 from octavo.metadata.paths import Paths
 from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
+from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto.endpoints import bind, connection_bound, grpc_server
@@ -292,6 +293,7 @@ class BrokerServer:
                 topic_catalog=self._topic_catalog,
                 partitions=self._partitions,
                 store_answers=answers,
+                repairs=RepairCatalog(self._store, self._paths, clock=self._clock),
             ),
             FleetService(
                 self._fleet,

@@ -43,6 +43,7 @@ pytest.register_assert_rewrite(
     "tests.reading_model",
     "tests.reclaim_cuts",
     "tests.sender_world",
+    "tests.slot_world",
 )
 
 pytest_plugins = [

@@ -187,6 +187,8 @@ class FakeBookie:
             return self._read(frame, status)
         if kind is FrameType.FENCE:
             return [self._fence(frame, status)]
+        if kind is FrameType.LIST_ENTRIES:
+            return [self._list(frame, status)]
         if kind is FrameType.WRITE_LAC:
             return [self._write_lac(frame)]
         error = bookie_pb2.ErrorReply(status=status or Status.BAD_REQUEST, cause="forced")
@@ -245,6 +247,18 @@ class FakeBookie:
             out.append(data)
             size += len(data)
         return out
+
+    def _list(self, frame: Frame, status: Status | None) -> bytes:
+        request = bookie_pb2.ListEntriesRequest.FromString(bytes(frame.body))
+        if request.incarnation != str(self.incarnation):
+            status = Status.UNKNOWN
+        ledger = self.ledgers.get(request.ledger_id) or FakeLedger()
+        held = sorted(e for e in ledger.entries if request.first <= e <= request.last)
+        reply = bookie_pb2.ListEntriesReply(status=status or Status.OK, through=request.last)
+        if status is None:
+            reply.run_firsts.extend(held)
+            reply.run_lasts.extend(held)
+        return _frame(FrameType.LIST_ENTRIES_REPLY, frame, reply.SerializeToString())
 
     def _fence(self, frame: Frame, status: Status | None) -> bytes:
         request = bookie_pb2.FenceRequest.FromString(bytes(frame.body))

@@ -21,9 +21,7 @@ UNUSED = {
         "end_lease", "force_version", "lose_reply", "lose_request", "suspend",
     },
     "src/octavo/runtime/clock.py": {"ManualClock"},
-    # What re-replication and decommissioning stand on, with its tests (M-7, B-29, 2.2).
-    "metadata/bookies.py": {"delete_cookie"},
-    "metadata/ledger_record.py": {"with_member_replaced"},
+    # What tools stand on, with its tests (M-7).
     "metadata/ledgers.py": {"walk_records"},
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
@@ -66,6 +64,9 @@ CORES = (
     "bookie/reclaim/compaction_actions.py",
     "bookie/reclaim/compaction_core.py",
     "client/ledger/greeting.py",
+    "client/autorecovery/audit_core.py",
+    "client/autorecovery/slot_core.py",
+    "client/autorecovery/slots.py",
     "client/ledger/quorum.py",
     "client/ledger/quorum_actions.py",
     "client/ledger/quorum_slots.py",

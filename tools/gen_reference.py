@@ -19,6 +19,7 @@ import annotated_types
 from pydantic_core import PydanticUndefined
 
 from octavo.bookie.config import BookieConfig
+from octavo.client.autorecovery.settings import AutorecoveryConfig
 from octavo.client.messaging import config as client_config
 from octavo.proto.errors import GRPC_CODES
 from octavo.runtime.config import FrozenSettings
@@ -90,7 +91,10 @@ def shown(value: object, unit: str = "") -> str:
 
 def server_rows(cls: type[FrozenSettings]) -> Iterator[Row]:
     """Settings of a server, from its model."""
-    texts = texts_of(cls)
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base is not FrozenSettings and issubclass(base, FrozenSettings):
+            texts.update(texts_of(base))
     for name, field in cls.model_fields.items():
         unit = unit_of(name)
         bounds = [
@@ -166,7 +170,7 @@ def settings_page() -> str:
         '`linger_ms=5` or `**{"linger.ms": 5}`. Unknown names are refused with a suggestion.',
         "",
     ]
-    for cls in (BookieConfig, BrokerConfig):
+    for cls in (BookieConfig, BrokerConfig, AutorecoveryConfig):
         prefix = cls.model_config.get("env_prefix", "")
         lines += [f"## `octavo {cls.__name__.removesuffix('Config').lower()}`", ""]
         lines += [f"Environment prefix `{prefix}`.", "", *table(server_rows(cls)), ""]

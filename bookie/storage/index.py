@@ -34,6 +34,10 @@ class Location(NamedTuple):
     length: int
 
 
+ENTRY_RUNS_MAX = 4096
+"""Runs of entries that one listing tells."""
+
+
 class LedgerState(NamedTuple):
     """What the index knows of one ledger, as of the records applied."""
 
@@ -91,6 +95,12 @@ class Index(Protocol):
         Ends with the entry that exceeds `max_bytes`: a caller that reads no further looks at no
         more keys than it uses, and sees that there is more.
         """
+        ...
+
+    def entry_runs(
+        self, ledger_id: int, first: int, last: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Entries of first..last as runs, ENTRY_RUNS_MAX at most; and how far was looked."""
         ...
 
     def ledger(self, ledger_id: int) -> LedgerState | None:

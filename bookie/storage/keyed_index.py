@@ -19,7 +19,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from octavo.bookie.journal.segment import Position
-from octavo.bookie.storage.index import MAX_ENTRY_ID, Batch, LedgerState, Location, OnDamage
+from octavo.bookie.storage.index import (
+    ENTRY_RUNS_MAX,
+    MAX_ENTRY_ID,
+    Batch,
+    LedgerState,
+    Location,
+    OnDamage,
+)
 from octavo.runtime.errors import StorageDamaged
 
 ENTRY_KEY = struct.Struct(">cqq")
@@ -134,6 +141,22 @@ class KeyedIndex(ABC):
                 if room < 0:
                     break
         return run
+
+    def entry_runs(
+        self, ledger_id: int, first: int, last: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Entries of first..last as runs, and how far was looked (see `Index`)."""
+        runs: list[tuple[int, int]] = []
+        high = entry_key(ledger_id, min(last + 1, MAX_ENTRY_ID))
+        for key, _ in self.scan(entry_key(ledger_id, first), high):
+            entry = int(ENTRY_KEY.unpack(key)[2])
+            if runs and runs[-1][1] + 1 == entry:
+                runs[-1] = (runs[-1][0], entry)
+            elif len(runs) == ENTRY_RUNS_MAX:
+                return runs, entry - 1
+            else:
+                runs.append((entry, entry))
+        return runs, last
 
     def ledger(self, ledger_id: int) -> LedgerState | None:
         """State of a ledger, or None when no record of it was ever applied."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from octavo.client.ledger.pool import BookiePool
@@ -53,6 +54,14 @@ class LacReply(NamedTuple):
     status: Status
     lac: EntryId
     fenced: bool
+
+
+class ListReply(NamedTuple):
+    """Which entries a bookie's index has; what is above `through` was not looked at."""
+
+    status: Status
+    through: int
+    runs: tuple[tuple[int, int], ...]
 
 
 def known_status(value: int) -> Status:
@@ -161,6 +170,37 @@ class BookieCalls:
             return LacReply(_status_of(error), NO_ENTRY, False)
         status = known_status(reply.status)
         return LacReply(status, EntryId(reply.last_add_confirmed), reply.fenced)
+
+    async def list_entries(
+        self, ledger_id: LedgerId, member: Member, first: int, last: int, *, timeout_s: float
+    ) -> ListReply:
+        """A-2: which of first..last the bookie has durably, as runs.
+
+        Only an OK tells anything of absence; a reply that contradicts itself is UNKNOWN.
+        """
+        body = bookie_pb2.ListEntriesRequest(
+            ledger_id=ledger_id, incarnation=str(member.incarnation), first=first, last=last
+        ).SerializeToString()
+        try:
+            channel = self._pool.channel(member.bookie_id, "recovery")
+            frame = await channel.call(FrameType.LIST_ENTRIES, body, timeout_s=timeout_s)
+            reply = parse_body(bookie_pb2.ListEntriesReply, frame.body)
+        except OctavoError as error:
+            return ListReply(_status_of(error), -1, ())
+        status = known_status(reply.status)
+        if status is not Status.OK:
+            return ListReply(status, -1, ())
+        if len(reply.run_firsts) != len(reply.run_lasts):
+            return ListReply(Status.UNKNOWN, -1, ())
+        runs = tuple(zip(reply.run_firsts, reply.run_lasts, strict=True))
+        edges = [edge for run in runs for edge in run]
+        ordered = all(a <= b for a, b in pairwise(edges))
+        inside = first <= reply.through <= last and (
+            not edges or (first <= edges[0] and edges[-1] <= reply.through)
+        )
+        if not ordered or not inside:
+            return ListReply(Status.UNKNOWN, -1, ())
+        return ListReply(status, reply.through, runs)
 
 
 def _where(request: ReadRequest) -> tuple[int, int]:

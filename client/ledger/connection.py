@@ -61,6 +61,7 @@ _REPLY_TO = {
     FrameType.READ_LAC: FrameType.READ_LAC_REPLY,
     FrameType.WRITE_LAC: FrameType.WRITE_LAC_REPLY,
     FrameType.ADD: FrameType.ADD_REPLY,
+    FrameType.LIST_ENTRIES: FrameType.LIST_ENTRIES_REPLY,
 }
 
 

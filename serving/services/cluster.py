@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.metadata.brokers import BrokerDirectory
+from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, TopicCatalog
 from octavo.proto import broker_pb2 as pb
@@ -17,6 +18,9 @@ from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.services.views import bookie_infos, broker_infos
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
+
+MARKS_COUNTED_MAX = 1000
+"""Ledgers without all copies that an answer counts; more are told as so many."""
 
 _log = get_logger("octavo.serving.health")
 
@@ -35,8 +39,10 @@ class ClusterService:
         topic_catalog: TopicCatalog,
         partitions: PartitionCatalog,
         store_answers: StoreAnswers,
+        repairs: RepairCatalog,
     ) -> None:
         self._config = config
+        self._repairs = repairs
         self._cluster_id = cluster_id
         self._store = store
         self._storage = storage
@@ -82,7 +88,19 @@ class ClusterService:
         reply.short_segments = census.short_segments
         reply.segments = census.segments
         reply.census_complete = census.complete
+        try:
+            await self._during(self._tell_repairs(reply))
+        except OctavoError as error:
+            _log.info("repairs-not-known", cause=error.cause)
         return reply
+
+    async def _tell_repairs(self, reply: pb.ClusterHealthReply) -> None:
+        """7.3: how many ledgers wait for copies, and when all were looked at."""
+        report = await self._repairs.report()
+        reply.marked_ledgers = len(await self._repairs.marked(MARKS_COUNTED_MAX))
+        if report is not None:
+            reply.audited_ms = report.ended_ms
+            reply.unchecked_ledgers = report.unchecked + report.unreadable
 
     async def show_ledger(
         self, request: pb.ShowLedgerRequest, _caller: Caller

@@ -264,3 +264,29 @@ async def test_header_lac_layout(bench: Bench) -> None:
     assert struct.pack(">qq", ledger, 0)
     frame = await bench.pool.channel("b0", "read").call(FrameType.WRITE_LAC, body, timeout_s=5)
     assert frame.type == FrameType.WRITE_LAC_REPLY
+
+
+async def test_a2_held_entries_are_listed(bench: Bench) -> None:
+    """Only what is durable there; another incarnation's absence is never told (B-25)."""
+    ledger = await bench.ledger()
+    held = [entry(ledger, n) for n in (0, 1, 4)]
+    assert await bench.add(held) == [Status.OK] * 3
+
+    async def runs_of(member: Member, first: int, last: int) -> tuple[Status, set[int]]:
+        reply = await bench.calls.list_entries(ledger, member, first, last, timeout_s=5)
+        assert reply.through == (last if reply.status is Status.OK else -1)
+        return reply.status, {e for a, b in reply.runs for e in range(a, b + 1)}
+
+    for _ in range(500):  # the index is a moment behind the acknowledgement
+        if (await runs_of(bench.member, 0, 9))[1] == {0, 1, 4}:
+            break
+        await asyncio.sleep(0.01)
+    assert await runs_of(bench.member, 1, 3) == (Status.OK, {1})
+    other = Member("b0", uuid.uuid4())
+    status, found = await runs_of(other, 0, 9)
+    assert status not in (Status.OK, Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER)
+    assert not found
+    nothing = await bench.calls.list_entries(LedgerId(ledger + 1), bench.member, 0, 9, timeout_s=5)
+    assert nothing.runs == ()
+    backwards = await bench.calls.list_entries(ledger, bench.member, 5, 4, timeout_s=5)
+    assert backwards.status is not Status.OK or not backwards.runs

@@ -147,6 +147,27 @@ def test_a_later_place_of_an_entry_takes_over(anyone: Home) -> None:
     assert index.locate_run(3, 6, 10, BOUND) == moved
 
 
+def test_entries_are_listed_as_runs_and_other_ledgers_are_not(anyone: Home) -> None:
+    index = anyone.open()
+    held = [0, 1, 2, 5, 7, 8]
+    fill(index, {(4, n): place(n) for n in held} | {(5, 3): place(20)})
+    assert index.entry_runs(4, 0, 100) == ([(0, 2), (5, 5), (7, 8)], 100)
+    assert index.entry_runs(4, 1, 7) == ([(1, 2), (5, 5), (7, 7)], 7)
+    assert index.entry_runs(4, 3, 4) == ([], 4)
+    assert index.entry_runs(6, 0, 5) == ([], 5)
+    assert index.entry_runs(4, MAX_ENTRY_ID - 1, MAX_ENTRY_ID) == ([], MAX_ENTRY_ID)
+
+
+def test_a_listing_of_too_many_runs_says_how_far_it_looked(
+    anyone: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.bookie.storage.keyed_index.ENTRY_RUNS_MAX", 2)
+    index = anyone.open()
+    fill(index, {(4, n): place(n) for n in (0, 2, 3, 6, 7)})
+    assert index.entry_runs(4, 0, 100) == ([(0, 0), (2, 3)], 5)
+    assert index.entry_runs(4, 6, 100) == ([(6, 7)], 100)
+
+
 def test_a_run_ends_at_a_gap_at_its_count_and_behind_its_bytes(anyone: Home) -> None:
     index = anyone.open()
     fill(index, {(1, i): place(i) for i in (0, 1, 2, 3, 5, 6)})

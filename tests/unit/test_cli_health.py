@@ -52,6 +52,14 @@ def test_short_segments_are_said_with_what_was_looked_at() -> None:
     assert "of the newest 2000 segments 2 cannot" in sentence
 
 
+def test_copies_that_are_being_made_are_said() -> None:
+    healthy, sentence = judge(replace(FINE, marked_ledgers=3))
+    assert healthy
+    assert sentence.startswith("writes are healthy; copies of 3 ledgers are being made (1 broker")
+    _, sentence = judge(replace(FINE, short_segments=2, marked_ledgers=1))
+    assert "on bookies that are away; copies of 1 ledger are being made (1 broker" in sentence
+
+
 def test_a_catalog_that_cannot_be_read_is_not_healthy() -> None:
     unknown = replace(FINE, degraded_ledgers=None, short_segments=None, segments=None)
     assert not unknown.healthy

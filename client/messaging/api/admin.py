@@ -329,6 +329,9 @@ class AsyncAdmin(AsyncFleetAdmin):
             segments=_known(reply, "segments", reply.segments),
             census_complete=reply.census_complete,
             metadata_error=reply.metadata_error,
+            marked_ledgers=_known(reply, "marked_ledgers", reply.marked_ledgers),
+            audited_ms=_known(reply, "audited_ms", reply.audited_ms),
+            unchecked_ledgers=_known(reply, "unchecked_ledgers", reply.unchecked_ledgers),
         )
 
     async def show_ledger(
@@ -379,7 +382,14 @@ class AsyncAdmin(AsyncFleetAdmin):
 
 def _known(
     reply: pb.ClusterHealthReply,
-    field: Literal["degraded_ledgers", "short_segments", "segments"],
+    field: Literal[
+        "degraded_ledgers",
+        "short_segments",
+        "segments",
+        "marked_ledgers",
+        "audited_ms",
+        "unchecked_ledgers",
+    ],
     value: int,
 ) -> int | None:
     return value if reply.HasField(field) else None

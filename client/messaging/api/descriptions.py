@@ -160,6 +160,12 @@ class ClusterHealth:
     """Whether these are all."""
     metadata_error: str = ""
     """Why `metadata_connected` is False, with the address of the metadata store."""
+    marked_ledgers: int | None = None
+    """Ledgers for which copies are being made, 1000: or more; None: not known."""
+    audited_ms: int | None = None
+    """When an auditor last looked at every ledger; None: not known, or never."""
+    unchecked_ledgers: int | None = None
+    """Of how many nothing was known then: a bookie was away, say."""
 
     @property
     def writable_bookies(self) -> int:

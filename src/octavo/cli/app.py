@@ -8,6 +8,7 @@ import typer
 
 from octavo import __version__
 from octavo.cli import (
+    bookies,
     brokers,
     cluster,
     collect,
@@ -60,6 +61,7 @@ for command in (
     export.export,
     servers.broker,
     servers.bookie,
+    servers.autorecovery,
 ):
     app.command()(command)
 ledgers.ledger_app.command("list")(ledger_list.list_ledgers)
@@ -68,6 +70,7 @@ groups.app.command()(group_lag.lag)
 groups.app.command()(group_reset.reset)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(bookies.app, name="bookies")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

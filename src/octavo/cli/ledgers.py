@@ -89,6 +89,9 @@ def _print_health(found: ClusterHealth, healthy: bool, sentence: str, output: Fo
                 "short_segments": found.short_segments,
                 "segments": found.segments,
                 "census_complete": found.census_complete,
+                "marked_ledgers": found.marked_ledgers,
+                "audited_ms": found.audited_ms,
+                "unchecked_ledgers": found.unchecked_ledgers,
                 "metadata_error": found.metadata_error or None,
             },
             output,
@@ -117,6 +120,8 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
             f"degraded: writes are acknowledged, but new ledgers hold {writable} copies "
             f"instead of {found.write_quorum} ({facts})"
         )
+    marked = found.marked_ledgers or 0
+    healing = f"; copies of {count_of(marked, 'ledger')} are being made" if marked else ""
     if found.short_segments is None:
         return False, f"unhealthy: the catalog cannot be read, copies are not known ({facts})"
     if found.short_segments:
@@ -124,8 +129,11 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
         which = looked if found.census_complete else f"the newest {looked}"
         return True, (
             f"writes are healthy, but of {which} {found.short_segments} cannot have all copies "
-            f"now: written while bookies were too few, or on bookies that are away ({facts})"
+            "now: written while bookies were too few, or on bookies that are away"
+            f"{healing} ({facts})"
         )
+    if found.marked_ledgers:
+        return True, f"writes are healthy{healing} ({facts})"
     return True, (
         f"healthy: {facts}; new records go to {found.write_quorum} bookies and are acknowledged "
         f"by {found.ack_quorum}"

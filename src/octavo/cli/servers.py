@@ -97,6 +97,37 @@ def broker(
     return run(config)
 
 
+def autorecovery(
+    metadata: MetadataOption,
+    name: Annotated[str, typer.Option("--id", help="Name of this process.")] = "autorecovery",
+    enable: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable/--disable", help="Only switch it on or off for the whole cluster, and end."
+        ),
+    ] = None,
+    settings: SettingsOption = None,
+    log_level: LogLevelOption = "INFO",
+) -> int:
+    """Look after missing copies in a process of its own; bookies do so, too, by default."""
+    end_with_supervisor()
+    # Imported here: loads the ledger client, other commands must not.
+    from octavo.client.autorecovery.process import run
+    from octavo.client.autorecovery.settings import AutorecoveryConfig
+    from octavo.runtime.telemetry import configure_logging
+
+    if enable is not None:
+        from octavo.client.autorecovery.operator import switch
+
+        switch(metadata, enable=enable)
+        return 0
+    values: dict[str, object] = dict(name=name, metadata_url=metadata)
+    values.update(parse_settings(settings or [], "-X"))
+    config = AutorecoveryConfig.load(**values)
+    configure_logging(log_level)
+    return run(config)
+
+
 def end_with_supervisor() -> None:
     """Under a supervisor, die with it: a killed `octavo up` must not leave servers behind."""
     expected = os.environ.pop(PARENT_PID_VARIABLE, None)
