@@ -318,6 +318,8 @@ class BookieChannel:
         hello: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
         def first(connection: FramedConnection, frame: Frame) -> None:
+            if hello.done():
+                return  # given up in this very turn of the loop: it is about to be aborted
             connection.deliver_to(self._on_frame)  # whatever follows, in this turn too
             hello.set_result(frame)
 

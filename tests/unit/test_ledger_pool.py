@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -11,20 +12,27 @@ from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_run import EntryRun, RunBuilder
 from octavo.client.ledger.pool import BookiePool, StaticAddresses
 from octavo.client.ledger.quorum_actions import QuorumLimits
+from octavo.proto import bookie_pb2
 from octavo.proto.bookie_wire import (
     PREFIX_BYTES,
+    VERSION,
     FrameType,
     Status,
     decode_add,
     encode_add,
     encode_add_runs,
+    encode_frame,
 )
+from octavo.proto.framed import FramedConnection
+from octavo.proto.memory_transport import MemoryNetwork
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import BookieUnavailable, ConfigError
 from octavo.runtime.ids import Member
 from tests.fake_bookie import FakeBookie
 from tests.fix_ledger import until
+
+INCARNATION = uuid.UUID(int=7)
 
 
 def run_of(*payloads: bytes, first: int = 0) -> EntryRun:
@@ -153,6 +161,39 @@ async def test_connection_budget_holds_frames_back() -> None:
     assert channel.in_flight_bytes == 0
     await pool.close()
     await bookie.stop()
+
+
+async def test_a_hello_answered_in_the_turn_in_which_it_was_given_up_harms_nobody() -> None:
+    """P-1: the reply finds nobody who waits, and the connection ends."""
+    broken: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: broken.append(what))
+    network = MemoryNetwork()
+    greeted: list[FramedConnection] = []
+    ended = asyncio.Event()
+    accepted = FramedConnection(
+        lambda connection, _frame: greeted.append(connection), lambda *_: ended.set()
+    )
+    listener = await network.listen(lambda: accepted, "b0", 7)
+    pool = BookiePool(
+        StaticAddresses({"b0": "b0:7"}),
+        config=LedgerClientConfig(),
+        clock=ManualClock(),
+        entropy=SeededEntropy(1),
+        network=network,
+    )
+    channel = pool.channel("b0", "add")
+    channel.enqueue(Lane(Member("b0", INCARNATION)), run_of(b"x"))
+    channel.flush()
+    await until(lambda: bool(greeted))
+    reply = bookie_pb2.HelloReply(
+        protocol_version=VERSION, bookie_id="b0", incarnation=str(INCARNATION)
+    )
+    # Delivered in the next turn, behind the end of the dialling that begins in this one.
+    accepted.send([encode_frame(FrameType.HELLO_REPLY, 0, reply.SerializeToString())])
+    await pool.close()
+    await asyncio.wait_for(ended.wait(), 5)
+    assert broken == []
+    await listener.close()
 
 
 def test_config_refuses_nonsense() -> None:
