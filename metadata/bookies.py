@@ -41,6 +41,8 @@ class BookieRegistration:
     """host:port of the gRPC control service."""
     fault_domain: str = ""
     state: BookieState = "rw"
+    process_nonce: bytes = field(default=b"", compare=False)
+    """Of the process that registered, as read; another one means that it was away in between."""
 
     @property
     def member(self) -> Member:
@@ -75,6 +77,7 @@ def _parse_registration(state: BookieState, data: bytes) -> BookieRegistration:
         control_address=record.control_address,
         fault_domain=record.fault_domain,
         state=state,
+        process_nonce=record.process_nonce,
     )
 
 

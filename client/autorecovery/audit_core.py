@@ -10,7 +10,7 @@ incarnation, a retired bookie and one that an operator drains are lost at once (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from octavo.client.autorecovery.slots import Fate
@@ -46,6 +46,8 @@ class Fleet:
     holds: Mapping[str, BookieHold] = field(default_factory=dict[str, BookieHold])
     lost: frozenset[str] = frozenset()
     """Bookies that an auditor gave up: filled in by `AuditCore`."""
+    processes: Mapping[Member, bytes] = field(default_factory=dict[Member, bytes])
+    """What tells the process of a member from the one before it."""
 
     def fate_of(self, member: Member) -> Fate:
         """What may be done about this member's slots now."""
@@ -100,8 +102,8 @@ class AuditCore:
         self.limits = limits
         self.passing = False
         self._next_pass_s: float | None = None
-        self._audited: frozenset[Member] | None = None
-        """Who was there when the last pass began."""
+        self._audited: dict[Member, bytes] | None = None
+        """Who was there when the last pass began, and ever since, in the same process."""
         self._audited_lost: frozenset[str] = frozenset()
         self._named: frozenset[str] | None = None
         """Bookies that some record named at the end of the last whole pass; None: not known."""
@@ -123,6 +125,12 @@ class AuditCore:
             known = bookie_id in fleet.incarnations or bookie_id in fleet.unreadable
             if bookie_id in present or not known:
                 actions.append(FoundAgain(bookie_id))
+        if self._audited is not None:
+            self._audited = {
+                member: process
+                for member, process in self._audited.items()
+                if member in fleet.registered and fleet.processes.get(member, b"") == process
+            }
         lost, alarm = self._lost(fleet, present, now_s)
         if alarm and alarm != self._alarm:
             actions.append(Alarm(alarm))
@@ -130,21 +138,9 @@ class AuditCore:
         if not self.passing and self._is_due(fleet, lost, now_s):
             self.passing = True
             self._began_s = now_s
-            self._audited = frozenset(fleet.registered)
+            self._audited = {m: fleet.processes.get(m, b"") for m in fleet.registered}
             self._audited_lost = lost
-            actions.append(
-                BeginPass(
-                    Fleet(
-                        fleet.registered,
-                        fleet.incarnations,
-                        fleet.unreadable,
-                        fleet.away_since_s,
-                        fleet.domains,
-                        fleet.holds,
-                        lost,
-                    )
-                )
-            )
+            actions.append(BeginPass(replace(fleet, lost=lost)))
         return actions
 
     def pass_ended(
@@ -175,7 +171,7 @@ class AuditCore:
         if self._next_pass_s is None or now_s >= self._next_pass_s:
             return True
         # Who came back may lack what was written meanwhile; who is lost now was not before.
-        returned = frozenset(fleet.registered) - (self._audited or frozenset())
+        returned = fleet.registered.keys() - (self._audited or {}).keys()
         return bool(returned) or lost != self._audited_lost
 
     def _lost(self, fleet: Fleet, present: set[str], now_s: float) -> tuple[frozenset[str], str]:

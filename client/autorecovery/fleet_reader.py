@@ -46,8 +46,10 @@ class FleetReader:
         holds = await self._repairs.holds()
         await self._store.barrier()
         await self._directory.refresh()
+        live = self._directory.live()
         return Fleet(
-            registered={b.member: domain_of(b) for b in self._directory.live()},
+            registered={b.member: domain_of(b) for b in live},
+            processes={b.member: b.process_nonce for b in live},
             incarnations=incarnations,
             unreadable=frozenset(unreadable),
             away_since_s={b: one.since_ms / 1000 for b, one in away.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -43,12 +44,16 @@ class AuditWorld:
         self.last_pass_s = self.now_s
         self.ends_at_s: float | None = None
         self.view: frozenset[str] = frozenset()
+        self.boots = dict.fromkeys(self.members, 0)
+        self.returned_s: dict[str, float] = {}
+        """Who came back, and no pass has begun since."""
         self.fresh = True
         """A core that has decided nothing yet."""
 
     def fleet(self) -> a.Fleet:
         return a.Fleet(
             registered={self.members[b]: self.domain[b] for b in self.present},
+            processes={self.members[b]: b"%d" % self.boots[b] for b in self.present},
             incarnations=dict(self.members),
             away_since_s={b: since for b, (since, _) in self.away.items()},
             domains={b: domain for b, (_, domain) in self.away.items()},
@@ -64,7 +69,14 @@ class AuditWorld:
             if not self.core.passing and self.now_s - self.last_pass_s > 300.0 + 20.0:
                 raise Violation("A-2: the ledgers were not looked at in time")
             self._judge_patience()
+            self._judge_returns()
         return self
+
+    def _judge_returns(self) -> None:
+        """A-1, A-2: who was away, however shortly, may lack entries, and is looked at soon."""
+        for bookie, since_s in self.returned_s.items():
+            if not self.core.passing and self.now_s - since_s > 45.0:
+                raise Violation(f"{bookie} came back {self.now_s - since_s} s ago: no look yet")
 
     def _judge_patience(self) -> None:
         """INV-14: who is gone alone, and named, is given up some time."""
@@ -84,10 +96,13 @@ class AuditWorld:
             bookie = rng.choice(sorted(self.members))
             if bookie in self.present:
                 self.present.discard(bookie)
+                self.returned_s.pop(bookie, None)
                 self.gone_since[bookie] = self.now_s
             else:
-                self.present.add(bookie)
+                self._comes(bookie)
                 del self.gone_since[bookie]
+        if rng.random() < 0.02 and self.present:  # away for less than a look
+            self._comes(rng.choice(sorted(self.present)))
         if rng.random() < 0.2:  # a new ledger
             self.named |= set(rng.sample(sorted(self.present), min(3, len(self.present))))
         if rng.random() < 0.01:
@@ -111,6 +126,11 @@ class AuditWorld:
             if rng.random() < 0.5:  # workers moved what the lost had
                 self.named -= self.view
 
+    def _comes(self, bookie: str) -> None:
+        self.present.add(bookie)
+        self.boots[bookie] += 1
+        self.returned_s[bookie] = self.now_s
+
     def _perform(self, action: a.AuditAction) -> None:
         match action:
             case a.Miss():
@@ -121,6 +141,7 @@ class AuditWorld:
                 self.away.pop(action.bookie_id, None)
             case a.BeginPass():
                 self.passes += 1
+                self.returned_s.clear()
                 self.ends_at_s = self.now_s + self.rng.choice([0.0, 15.0])
                 self._judge(action.fleet)
             case a.Alarm():
@@ -190,6 +211,24 @@ class _OneAtATimeOnly(a.AuditCore):
         return self._next_pass_s is None
 
 
+class _DeparturesAreForgotten(a.AuditCore):
+    """Who was there at the last pass and is there now counts as having been there."""
+
+    def fleet_seen(self, fleet: a.Fleet, now_s: float) -> list[a.AuditAction]:
+        before = self._audited
+        actions = super().fleet_seen(replace(fleet, processes={}), now_s)
+        if not any(isinstance(action, a.BeginPass) for action in actions):
+            self._audited = before
+        return actions
+
+
+class _RestartsAreNotSeen(a.AuditCore):
+    """Another process of the same bookie counts as the one before."""
+
+    def fleet_seen(self, fleet: a.Fleet, now_s: float) -> list[a.AuditAction]:
+        return super().fleet_seen(replace(fleet, processes={}), now_s)
+
+
 class _OldNamesCount(a.AuditCore):
     """What a pass saw before the bookie went, and before its ledgers were made, is believed."""
 
@@ -199,7 +238,15 @@ class _OldNamesCount(a.AuditCore):
 
 @pytest.mark.parametrize(
     "planted",
-    [_NoDelay, _ManyTogether, _ReturnsAreNotSeen, _OneAtATimeOnly, _OldNamesCount],
+    [
+        _NoDelay,
+        _ManyTogether,
+        _ReturnsAreNotSeen,
+        _OneAtATimeOnly,
+        _OldNamesCount,
+        _DeparturesAreForgotten,
+        _RestartsAreNotSeen,
+    ],
     ids=lambda cls: cls.__name__,
 )
 def test_planted_bugs_are_found(planted: type[a.AuditCore]) -> None:

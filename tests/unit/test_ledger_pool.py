@@ -171,7 +171,7 @@ async def test_a_hello_answered_in_the_turn_in_which_it_was_given_up_harms_nobod
     greeted: list[FramedConnection] = []
     ended = asyncio.Event()
     accepted = FramedConnection(
-        lambda connection, _frame: greeted.append(connection), lambda *_: ended.set()
+        lambda connection, _frame: greeted.append(connection), lambda _, __: ended.set()
     )
     listener = await network.listen(lambda: accepted, "b0", 7)
     pool = BookiePool(
