@@ -109,6 +109,11 @@ class BookieConfig(RepairSettings):
     """Where nothing is known of deletions that were counted: if more of the ledgers are missing,
     nothing is deleted and an alarm is raised (G-3)."""
 
+    gc_surplus_interval_s: float = Field(default=86_400.0, gt=0)
+    """How often copies are looked for that no record asks this bookie for (G-4)."""
+    gc_surplus_quiet_s: float = Field(default=3600.0, gt=0)
+    """How long nobody must have added to them before they are given up."""
+
     # compaction (6.9)
     compaction_check_s: float = Field(default=60.0, gt=0)
     """How often segments that hold nothing any more are looked for; deletions ask for it at

@@ -89,6 +89,37 @@ class LedgerDeletions:
             del self._table.by_id[ledger.ledger_id]
         return [ledger.ledger_id for ledger in free]
 
+    # --- copies that no record asks for (G-4) -----------------------------------------------
+
+    async def condemn(self, ledger_id: int) -> bool:
+        """Tell nobody which entries of this ledger are here, until `spare` or `delete_condemned`.
+
+        False: somebody writes to it, and nothing was done.
+        """
+        ledger = await self._open(ledger_id)
+        if self._is_busy(ledger) or ledger.condemned:
+            ledger.pins -= 1
+            return False
+        ledger.condemned = True  # and pinned: this object stays the one of its ledger
+        return True
+
+    def spare(self, ledger_id: int) -> None:
+        """Undo `condemn`; nothing to do if it is undone already."""
+        ledger = self._table.by_id.get(ledger_id)
+        if ledger is not None and ledger.condemned:
+            ledger.condemned = False
+            ledger.pins -= 1
+
+    async def delete_condemned(self, ledger_id: int) -> bool:
+        """Delete it; False: it is in use, or its record finds no place, and it is spared.
+
+        Whoever opens it again begins anew: it is not admitted and not fenced (B-34, B-F4).
+        """
+        try:
+            return bool(await self._delete([ledger_id]))
+        finally:
+            self.spare(ledger_id)
+
     def _is_busy(self, ledger: Ledger) -> bool:
         """Somebody writes to it, so somebody believes that it exists (G-5)."""
         return bool(

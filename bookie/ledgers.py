@@ -41,6 +41,7 @@ class Ledger:
     __slots__ = (
         "accepting",
         "admitted",
+        "condemned",
         "doomed",
         "exists",
         "fence",
@@ -64,6 +65,8 @@ class Ledger:
         self.fence = Fence.DURABLE if state is not None and state.fenced else Fence.NONE
         self.accepting = self.admitted and self.fence is Fence.NONE
         """Ordinary adds of new entries need no further check; equals admitted and not fenced."""
+        self.condemned = False
+        """Nobody is told which of its entries are here: they may be given up (G-4)."""
         self.doomed = False
         """Its deletion is in the stream: nothing more is accepted, and this object stays so when
         the deletion has ended and another one takes its place (G-5)."""

@@ -87,6 +87,7 @@ async def serve_with(
             return EXIT_FAILED if isinstance(error, DiskFailed) else EXIT_REFUSED
         beside = TaskOwner("bookie-autorecovery")
         if healing is not None:
+            server.desk.beside.append(healing.tell)
             beside.spawn(_heal(healing, server), name="start")
         try:
             await ended.wait()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-import octavo
 from octavo.bookie.boot import Booted, Booter, Callbacks
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
@@ -18,6 +17,7 @@ from octavo.bookie.control import ControlServer
 from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.held import HoldWatch
 from octavo.bookie.identity import DirectoryLock
+from octavo.bookie.information import InformationDesk
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
 from octavo.bookie.reclaim.reclaimer import BookieMetadata
@@ -35,8 +35,8 @@ from octavo.metadata.connect import root_of
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
+from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore
-from octavo.proto import bookie_pb2
 from octavo.proto.endpoints import SocketNetwork
 from octavo.proto.transport import Listening, Network
 from octavo.runtime.address import join_address
@@ -95,7 +95,10 @@ class BookieServer:
         self._gauge = SpaceGauge(config)
         self._tasks = TaskOwner("bookie", self._on_task_failure)
         self._requests = TaskOwner("bookie-requests", self._on_task_failure)
-        self._control = ControlServer(self._info, self._collect)
+        self.desk = InformationDesk(
+            config, self._gauge, state=lambda: self._state, opened=lambda: self._opened
+        )
+        self._control = ControlServer(self.desk.info, self.desk.collect)
         self._sessions: set[Session] = set()
         self.unsent = UnsentReplies(config.unsent_replies_max_bytes)
         """Replies that clients do not take (BP-2)."""
@@ -262,6 +265,7 @@ class BookieServer:
                 LedgerCatalog(self._metadata, self._paths, clock=clock, entropy=entropy),
                 cookies,
                 LedgerIdAllocator(self._metadata, self._paths, clock),
+                RepairCatalog(self._metadata, self._paths, clock=clock),
             ),
             clock=clock,
             entropy=entropy,
@@ -442,36 +446,6 @@ class BookieServer:
                     continue
             if state == self._desired_state():
                 self._apply(state)
-
-    # --- information ------------------------------------------------------------------------
-
-    def _info(self) -> bookie_pb2.InfoReply:
-        reply = bookie_pb2.InfoReply(
-            bookie_id=self.config.bookie_id, state=self._state, version=octavo.__version__
-        )
-        if self._opened is not None:
-            journal, store = self._boot.journal, self.store
-            reply.incarnation = str(self.incarnation)
-            reply.cluster_id = self.cluster_id
-            reply.journal_bytes_written = journal.bytes_written
-            reply.journal_syncs = journal.syncs
-            reply.entries_added = store.stats.entries_added
-            reply.entries_read = store.stats.entries_read
-            reply.free_bytes = self._gauge.free_bytes
-            reply.segments = journal.segment
-            reply.ledgers = store.ledgers_in_memory
-            reply.queue_bytes = journal.queued_bytes
-            self._open.reclaimer.tell(reply)
-        return reply
-
-    def _collect(self, request: bookie_pb2.CollectRequest) -> None:
-        reclaimer = self._open.reclaimer
-        if request.accept_missing:
-            reclaimer.collector.accept()
-        else:
-            reclaimer.collector.hurry()
-        if request.compact:
-            reclaimer.compactor.compact_all()
 
     # --- stop -------------------------------------------------------------------------------
 

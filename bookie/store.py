@@ -373,15 +373,26 @@ class BookieStore:
         """Entries of first..last that are durable and in the index (A-2).
 
         What is still on its way there is not told: who asks may copy an entry in vain, and the
-        second copy is answered as the duplicate it is (B-3).
+        second copy is answered as the duplicate it is (B-3). OVERLOADED: its entries may be about
+        to go (G-4, G-5), so that nobody may count on them.
         """
+        refused = ListAnswer(Status.OVERLOADED, -1, [])
         if self._reads >= self._config.reads_in_flight_max:
-            return ListAnswer(Status.OVERLOADED, -1, [])
+            return refused
         self._reads += 1
         try:
-            runs, through = await self._readers.run(
-                self._index.entry_runs, ledger_id, first, min(last, first + LISTED_ENTRIES_MAX - 1)
-            )
+            ledger = await self._ledger(ledger_id)
+            try:
+                if ledger.condemned or ledger.doomed:
+                    return refused
+                runs, through = await self._readers.run(
+                    self._index.entry_runs,
+                    ledger_id,
+                    first,
+                    min(last, first + LISTED_ENTRIES_MAX - 1),
+                )
+            finally:
+                ledger.pins -= 1
         finally:
             self._reads -= 1
         return ListAnswer(Status.OK, through, runs)

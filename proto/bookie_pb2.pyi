@@ -486,6 +486,11 @@ class InfoReply(_message.Message):
     LEDGERS_MISSING_FIELD_NUMBER: _builtins.int
     COLLECTION_PASSES_FIELD_NUMBER: _builtins.int
     COLLECTION_ALARM_FIELD_NUMBER: _builtins.int
+    SURPLUS_DELETED_FIELD_NUMBER: _builtins.int
+    LEDGERS_REPAIRED_FIELD_NUMBER: _builtins.int
+    SLOTS_REPLACED_FIELD_NUMBER: _builtins.int
+    ENTRIES_COPIED_FIELD_NUMBER: _builtins.int
+    ENTRIES_UNREADABLE_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     cluster_id: _builtins.str
@@ -519,6 +524,15 @@ class InfoReply(_message.Message):
     collection_passes: _builtins.int
     collection_alarm: _builtins.str
     """why nothing is deleted: "word: cause"; empty while all is well"""
+    surplus_deleted: _builtins.int
+    """ledgers whose copies no record asked this bookie for"""
+    ledgers_repaired: _builtins.int
+    """Autorecovery in this bookie's process (ledger §7); counts since the start."""
+    slots_replaced: _builtins.int
+    """lost members whose copies were made again elsewhere"""
+    entries_copied: _builtins.int
+    entries_unreadable: _builtins.int
+    """looked for and found nowhere, each time again"""
     def __init__(
         self,
         *,
@@ -546,10 +560,15 @@ class InfoReply(_message.Message):
         ledgers_missing: _builtins.int = ...,
         collection_passes: _builtins.int = ...,
         collection_alarm: _builtins.str = ...,
+        surplus_deleted: _builtins.int = ...,
+        ledgers_repaired: _builtins.int = ...,
+        slots_replaced: _builtins.int = ...,
+        entries_copied: _builtins.int = ...,
+        entries_unreadable: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "entries_added", b"entries_added", "entries_read", b"entries_read", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "segments", b"segments", "segments_removed", b"segments_removed", "state", b"state", "stored_bytes", b"stored_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "entries_added", b"entries_added", "entries_copied", b"entries_copied", "entries_read", b"entries_read", "entries_unreadable", b"entries_unreadable", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "ledgers_repaired", b"ledgers_repaired", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "segments", b"segments", "segments_removed", b"segments_removed", "slots_replaced", b"slots_replaced", "state", b"state", "stored_bytes", b"stored_bytes", "surplus_deleted", b"surplus_deleted", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

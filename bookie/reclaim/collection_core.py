@@ -265,6 +265,12 @@ class CollectionCore:
             )
         return Alarm.NONE, ""
 
+    def trusts(self, facts: StoreFacts) -> bool:
+        """Whether nothing speaks against the metadata now, without any operator's word (G-3)."""
+        if self._accepted or self.memory.doubt or self.alarm is not Alarm.NONE:
+            return False
+        return self._judge_store(facts)[0] is Alarm.NONE
+
     def _allowed(self) -> int:
         """How many ledgers with entries may be missing."""
         assert self._facts is not None

@@ -124,6 +124,15 @@ class Collector:
         self.core.hurry(self._clock.monotonic())
         self._asked.set()
 
+    async def trusts(self) -> tuple[int, bool]:
+        """The session, and whether a pass found nothing against the metadata, nor does it now.
+
+        Raises MetadataUnavailable, MetadataCorrupt, UnsupportedVersion.
+        """
+        facts = await self._witness.facts()
+        passed = self.stats.last_pass_s is not None
+        return facts.session_id, passed and self.core.trusts(facts)
+
     async def run(self) -> None:
         """Pass after pass until cancelled; StorageFailed when the index fails."""
         while True:

@@ -1,4 +1,4 @@
-"""Garbage collection and compaction of one opened store, as one part of it."""
+"""Garbage collection, surplus copies and compaction of one opened store, as one part of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from octavo.bookie.reclaim.collector import READS_PER_PASS_MAX, Collector
 from octavo.bookie.reclaim.compaction_core import CompactionLimits
 from octavo.bookie.reclaim.compactor import Compactor
 from octavo.bookie.reclaim.store_facts import StoreWitness
+from octavo.bookie.reclaim.surplus import SurplusCollector
+from octavo.bookie.reclaim.surplus_core import SurplusLimits
 from octavo.bookie.space import RECOVERY_RESERVE_SEGMENTS
 from octavo.bookie.storage.index_writer import IndexWriter
 from octavo.bookie.storage.reads import SegmentFiles
@@ -23,6 +25,7 @@ from octavo.bookie.store import BookieStore
 from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
 from octavo.runtime.clock import Clock
@@ -43,6 +46,7 @@ class BookieMetadata(NamedTuple):
     catalog: LedgerCatalog
     cookies: CookieCatalog
     ids: LedgerIdAllocator
+    repairs: RepairCatalog
 
 
 def collection_limits(config: BookieConfig) -> CollectionLimits:
@@ -51,6 +55,15 @@ def collection_limits(config: BookieConfig) -> CollectionLimits:
         interval_s=config.gc_interval_s,
         confirm_s=config.gc_confirm_s,
         unexplained_ratio=config.gc_unexplained_ratio,
+        reads_max=READS_PER_PASS_MAX,
+    )
+
+
+def surplus_limits(config: BookieConfig) -> SurplusLimits:
+    """Settings of surplus copies."""
+    return SurplusLimits(
+        interval_s=config.gc_surplus_interval_s,
+        quiet_s=config.gc_surplus_quiet_s,
         reads_max=READS_PER_PASS_MAX,
     )
 
@@ -73,7 +86,7 @@ def compaction_limits(config: BookieConfig) -> CompactionLimits:
 
 
 class Reclaimer:
-    """Owns the two and their tasks; `start()` once the registration is won (B-28)."""
+    """Owns the three and their tasks; `start()` once the registration is won (B-28)."""
 
     def __init__(
         self,
@@ -113,11 +126,12 @@ class Reclaimer:
         # An empty bookie looks at once, so that deletions are counted from its first ledger on.
         self._is_new = not booted.index.segments()
         wait_s = 0.0 if self._is_new else entropy.uniform(0, config.gc_interval_s)
+        witness = StoreWitness(
+            metadata.store, metadata.catalog, metadata.cookies, metadata.ids, booted.identity
+        )
         self.collector = Collector(
             collection_limits(config),
-            witness=StoreWitness(
-                metadata.store, metadata.catalog, metadata.cookies, metadata.ids, booted.identity
-            ),
+            witness=witness,
             index=booted.index,
             deletions=store.deletions,
             do=index_writer.do,
@@ -125,6 +139,21 @@ class Reclaimer:
             reads_per_s=config.gc_reads_per_s,
             clock=clock,
             first_s=clock.monotonic() + wait_s,
+            on_deleted=self.compactor.hurry,
+        )
+        self.surplus = SurplusCollector(
+            surplus_limits(config),
+            bookie_id=config.bookie_id,
+            nonce=b"collection " + entropy.token(),
+            witness=witness,
+            trusts=self.collector.trusts,
+            repairs=metadata.repairs,
+            index=booted.index,
+            deletions=store.deletions,
+            reads_per_s=config.gc_reads_per_s,
+            clock=clock,
+            first_s=clock.monotonic()
+            + entropy.uniform(0, min(config.gc_surplus_interval_s, config.gc_surplus_quiet_s)),
             on_deleted=self.compactor.hurry,
         )
         booted.identity.on_went_back = self.collector.hurry  # evidence that must not get lost
@@ -143,6 +172,7 @@ class Reclaimer:
 
         self._tasks = TaskOwner("bookie-reclaim", told)
         self._tasks.spawn(self.collector.run(), name="collect")
+        self._tasks.spawn(self.surplus.run(), name="give up surplus")
         self._tasks.spawn(self.compactor.run(), name="compact")
         if self._is_new:
             with contextlib.suppress(TimeoutError):
@@ -160,13 +190,15 @@ class Reclaimer:
         reply.copied_bytes = space.copied_bytes
         reply.damaged_entries = self.compactor.damaged_entries
         reply.ledgers_deleted = collector.stats.ledgers_deleted
+        reply.surplus_deleted = self.surplus.ledgers_deleted
         reply.ledgers_missing = collector.core.waiting
         reply.collection_passes = collector.stats.passes
         reply.collection_alarm = collector.alarm
 
     async def close(self) -> None:
-        """End both; what was half done is done again, or found unused, after the next start."""
+        """End them; what was half done is done again, or found unused, after the next start."""
         if self._tasks is not None:
             await self._tasks.close()
         await self.collector.close()
+        await self.surplus.close()
         await self.compactor.close()

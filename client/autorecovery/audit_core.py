@@ -49,6 +49,12 @@ class Fleet:
     processes: Mapping[Member, bytes] = field(default_factory=dict[Member, bytes])
     """What tells the process of a member from the one before it."""
 
+    @property
+    def drained(self) -> frozenset[Member]:
+        """Members whose copies an operator has moved elsewhere (7.4)."""
+        holds = self.holds.values()
+        return frozenset(hold.member for hold in holds if hold.kind is not HoldKind.READONLY)
+
     def fate_of(self, member: Member) -> Fate:
         """What may be done about this member's slots now."""
         bookie_id = member.bookie_id
@@ -105,6 +111,7 @@ class AuditCore:
         self._audited: dict[Member, bytes] | None = None
         """Who was there when the last pass began, and ever since, in the same process."""
         self._audited_lost: frozenset[str] = frozenset()
+        self._audited_drained: frozenset[Member] = frozenset()
         self._named: frozenset[str] | None = None
         """Bookies that some record named at the end of the last whole pass; None: not known."""
         self._named_since_s = 0.0
@@ -139,7 +146,7 @@ class AuditCore:
             self.passing = True
             self._began_s = now_s
             self._audited = {m: fleet.processes.get(m, b"") for m in fleet.registered}
-            self._audited_lost = lost
+            self._audited_lost, self._audited_drained = lost, fleet.drained
             actions.append(BeginPass(replace(fleet, lost=lost)))
         return actions
 
@@ -172,7 +179,8 @@ class AuditCore:
             return True
         # Who came back may lack what was written meanwhile; who is lost now was not before.
         returned = fleet.registered.keys() - (self._audited or {}).keys()
-        return bool(returned) or lost != self._audited_lost
+        drained = fleet.drained - self._audited_drained
+        return bool(returned or drained) or lost != self._audited_lost
 
     def _lost(self, fleet: Fleet, present: set[str], now_s: float) -> tuple[frozenset[str], str]:
         """A-1: who is given up, or why nobody is."""
@@ -187,11 +195,7 @@ class AuditCore:
             if bookie_id in fleet.away_since_s
             and now_s - fleet.away_since_s[bookie_id] >= self.limits.lost_delay_s
         ]
-        draining = {
-            hold.member.bookie_id
-            for hold in fleet.holds.values()
-            if hold.kind is not HoldKind.READONLY
-        }
+        draining = {member.bookie_id for member in fleet.drained}
         counted = [bookie_id for bookie_id in away if bookie_id not in draining]
         domains = {fleet.domains.get(bookie_id, "") for bookie_id in counted}
         together = len(counted) <= 1 or (len(domains) == 1 and "" not in domains)

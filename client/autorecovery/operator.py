@@ -6,13 +6,15 @@ They speak to the metadata store and to bookies, not to brokers: they work while
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from octavo.client.autorecovery.audit_core import Fleet
 from octavo.client.autorecovery.fleet_reader import FleetReader
+from octavo.client.autorecovery.pace import Pace
 from octavo.client.autorecovery.replica_check import ReplicaCheck
+from octavo.client.autorecovery.verify import LedgerVerifier, Verified
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.config import LedgerClientConfig
@@ -33,7 +35,7 @@ from octavo.runtime.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from octavo.runtime.ids import Member
+from octavo.runtime.ids import LedgerId, Member
 
 SESSION_TIMEOUT_S = 10.0
 DRAIN_POLL_S = 1.0
@@ -140,6 +142,37 @@ class Operator:
         if present is not None and present.kind is HoldKind.RETIRED:
             raise IllegalStateError(f"{bookie_id} is decommissioned for good")
         await self.repairs.release(bookie_id)
+
+    # --- ledgers ----------------------------------------------------------------------------
+
+    async def verified(
+        self, ledger_ids: Iterable[int] = (), *, read: bool, bytes_per_s: int
+    ) -> AsyncGenerator[Verified]:
+        """Whether these ledgers, or all, have their copies; `read`: and whether those are alike.
+
+        Raises NoSuchLedger for one that was named, MetadataUnavailable.
+        """
+        verifier = LedgerVerifier(
+            self.client.catalog,
+            self.calls,
+            self.check,
+            pace=Pace(bytes_per_s, self.clock),
+            timeout_s=self.client.config.request_timeout_s,
+        )
+        fleet = await self.fleet()
+        async for found in verifier.each(fleet, map(LedgerId, ledger_ids), read=read):
+            yield found
+
+    async def recover(self, ledger_id: int, *, timeout_s: float) -> tuple[bool, int]:
+        """Close a ledger and evict its writer: whether it was open still, and its last entry.
+
+        Raises NoSuchLedger, ReadUnknown when too few bookies answer, MetadataUnavailable.
+        """
+        found = (await self.client.catalog.read(LedgerId(ledger_id), barrier=True)).metadata
+        if found.closed_for_good:
+            return False, int(found.last_entry)
+        closed = await self.client.recover_ledger(LedgerId(ledger_id), timeout_s)
+        return True, int(closed.last_entry)
 
     # --- decommission (7.4) -----------------------------------------------------------------
 

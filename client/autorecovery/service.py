@@ -18,6 +18,7 @@ from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore
+from octavo.proto import bookie_pb2
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvariantViolation, OctavoError
@@ -98,6 +99,14 @@ class Autorecovery:
     def stats(self) -> RepairStats:
         """What the workers did."""
         return self._repairer.stats
+
+    def tell(self, reply: bookie_pb2.InfoReply) -> None:
+        """Set the gauges of what the workers of this process did (7.3)."""
+        stats = self._repairer.stats
+        reply.ledgers_repaired = stats.ledgers_repaired
+        reply.slots_replaced = stats.slots_replaced
+        reply.entries_copied = stats.entries_copied
+        reply.entries_unreadable = stats.entries_unreadable
 
     async def start(self) -> None:
         """Begin; raises MetadataUnavailable."""

@@ -33,11 +33,12 @@ from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.ensemble_change import DEFAULT_DOMAIN, candidates_of, domain_of
 from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
 from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.ledgers import VersionedLedger
 from octavo.metadata.repairs import RepairCatalog, RepairLock, RepairMark
 from octavo.proto.bookie_wire import ReadRequest, Status
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import LedgerConflict, NoSuchLedger, OctavoError
+from octavo.runtime.errors import LedgerConflict, NoSuchLedger, OctavoError, VersionConflict
 from octavo.runtime.ids import LedgerId, Member
 from octavo.runtime.telemetry import get_logger
 
@@ -72,6 +73,16 @@ class Attempt(NamedTuple):
     """Some entries have no readable copy now: tried again rarely (A-7)."""
     pause_s: float = 0.0
     """When to try again; 0: after the usual pause."""
+    outdated: bool = False
+    """The record was changed by others meanwhile: it is planned anew."""
+
+
+class Look(NamedTuple):
+    """A record, the bookies, and what follows, all as of one moment."""
+
+    found: VersionedLedger
+    fleet: Fleet
+    wanted: Plan
 
 
 class LedgerRepairer:
@@ -121,33 +132,34 @@ class LedgerRepairer:
     async def _repair(self, mark: RepairMark, lock: RepairLock) -> Attempt:
         attempt = Attempt(False, "the ledger kept changing")
         for _ in range(ROUNDS_MAX):
-            record, fleet, wanted = await self._look(mark)
-            if wanted.recover:
-                refused = await self._make_way(mark, record, fleet, lock)
+            look = await self._look(mark)
+            if look.wanted.recover:
+                refused = await self._make_way(mark, look, lock)
                 if refused is not None:
-                    await self._mend(record, fleet, wanted, lock)  # what can be done without it
+                    await self._mend(look, lock)  # what can be done without it
                     return refused
-                record, fleet, wanted = await self._look(mark)
-            attempt = await self._mend(record, fleet, wanted, lock)
-            after = (await self._look(mark))[2]
+                look = await self._look(mark)
+            attempt = await self._mend(look, lock)
+            if attempt.outdated:
+                continue
+            after = (await self._look(mark)).wanted
             if not attempt.whole or not (after.replace or after.recover):
                 return attempt
         return attempt
 
-    async def _look(self, mark: RepairMark) -> tuple[LedgerMetadata, Fleet, Plan]:
-        """The record, the bookies, and what follows, all as of now."""
+    async def _look(self, mark: RepairMark) -> Look:
         fleet = await self._fleets.read()
-        record = (await self._client.catalog.read(mark.ledger_id, barrier=True)).metadata
+        found = await self._client.catalog.read(mark.ledger_id, barrier=True)
+        record = found.metadata
         lac = -1 if record.closed_for_good else await self._check.lac_of(record)
-        return record, fleet, plan(record, lac, lambda m: self._fate(m, fleet, mark))
+        return Look(found, fleet, plan(record, lac, lambda m: self._fate(m, fleet, mark)))
 
-    async def _make_way(
-        self, mark: RepairMark, record: LedgerMetadata, fleet: Fleet, lock: RepairLock
-    ) -> Attempt | None:
+    async def _make_way(self, mark: RepairMark, look: Look, lock: RepairLock) -> Attempt | None:
         """A-6: give the writer its time; then close its ledger. None: it is closed now.
 
         A writer is not evicted for copies that could not be made anyway.
         """
+        record, fleet = look.found.metadata, look.fleet
         ensemble = record.last_fragment[1]
         lost = {i: m for i, m in enumerate(ensemble) if self._fate(m, fleet, mark) is Fate.LOST}
         if not self._spares(record, ensemble, lost, fleet):
@@ -169,24 +181,27 @@ class LedgerRepairer:
         fate = fleet.fate_of(member)
         return Fate.LOST if fate is Fate.AWAY and member in mark.members else fate
 
-    async def _mend(
-        self, record: LedgerMetadata, fleet: Fleet, wanted: Plan, lock: RepairLock
-    ) -> Attempt:
+    async def _mend(self, look: Look, lock: RepairLock) -> Attempt:
         """Every slot in turn: one at a time, so that never two members change at once."""
         worst = Attempt(True)
+        found, fleet, wanted = look
         for slot in (*wanted.replace, *wanted.check):
             if not lock.held:
                 return Attempt(False, "the lock may be lost")
             target = slot.member
             if slot in wanted.replace:
+                record = found.metadata
                 chosen = self._spares(record, slot.ensemble, {slot.number: slot.member}, fleet)
                 if slot.number not in chosen:
                     worst = Attempt(False, "no other bookie can take the copies", worst.unreadable)
                     continue
                 target = chosen[slot.number].member
-            ended = await self._run(record, slot, target, fleet, lock)
+            ended, now = await self._run(found, slot, target, fleet, lock)
+            if now is None:
+                return Attempt(False, "the record was changed by others", outdated=True)
+            found = now
             if isinstance(ended, GaveUp):
-                worst = self._gave_up(record, slot, target, ended, worst)
+                worst = self._gave_up(found.metadata, slot, target, ended, worst)
         if wanted.away and worst.whole:
             names = ", ".join(sorted({slot.member.bookie_id for slot in wanted.away}))
             return Attempt(False, f"nothing is known of {names}")
@@ -235,12 +250,14 @@ class LedgerRepairer:
 
     async def _run(
         self,
-        record: LedgerMetadata,
+        found: VersionedLedger,
         slot: Slot,
         target: Member,
         fleet: Fleet,
         lock: RepairLock,
-    ) -> Finished | GaveUp:
+    ) -> tuple[Finished | GaveUp, VersionedLedger | None]:
+        """How it ended, and the record as it is then; None: others changed it."""
+        record = found.metadata
         core = SlotCore(
             record.ledger_id,
             record.quorum,
@@ -251,16 +268,24 @@ class LedgerRepairer:
         actions = core.start()
         while True:
             action = actions[0]
-            if isinstance(action, Finished):
+            if isinstance(action, CommitMember):
+                try:
+                    found = await self._commit(found, action, lock)
+                except VersionConflict as error:
+                    return GaveUp(error.cause), None
+                except OctavoError as error:
+                    actions = core.committed(f"the record was not changed: {error.cause}")
+                else:
+                    actions = core.committed()
+            elif isinstance(action, Finished):
                 self._finished(record, slot, target, action)
-                return action
-            if isinstance(action, GaveUp):
-                return action
-            actions = await self._perform(core, action, lock)
+                return action, found
+            elif isinstance(action, GaveUp):
+                return action, found
+            else:
+                actions = await self._perform(core, action)
 
-    async def _perform(
-        self, core: SlotCore, action: SlotAction, lock: RepairLock
-    ) -> list[SlotAction]:
+    async def _perform(self, core: SlotCore, action: SlotAction) -> list[SlotAction]:
         ledger_id = core.ledger_id
         match action:
             case ListHeld():
@@ -294,36 +319,26 @@ class LedgerRepairer:
                     )
                 )
                 return core.written(statuses)
-            case CommitMember():
-                return core.committed(await self._commit(core, action, lock))
-            case Finished() | GaveUp():
+            case CommitMember() | Finished() | GaveUp():
                 return [action]
 
-    async def _commit(self, core: SlotCore, action: CommitMember, lock: RepairLock) -> str:
-        """One compare-and-set with the preconditions of 2.2; why it was not done, or empty."""
-        index = core.slot.number
+    async def _commit(
+        self, found: VersionedLedger, action: CommitMember, lock: RepairLock
+    ) -> VersionedLedger:
+        """One compare-and-set with the preconditions of 2.2, of the version that was planned from.
 
-        def change(found: LedgerMetadata) -> LedgerMetadata:
-            members = dict(found.fragments).get(action.start)
-            if members is not None and members[index] == action.new:
-                return found  # M-3: an earlier attempt's, whose reply was lost
-            if members is None or members[index] != action.old:
-                raise LedgerConflict(f"fragment {action.start} has other members now")
-            if any(
-                member.bookie_id == action.new.bookie_id
-                for slot, member in enumerate(members)
-                if slot != index
-            ):
-                raise LedgerConflict(f"{action.new} holds another slot of the fragment now")
-            return found.with_member_replaced(action.start, action.old, action.new)
-
+        Never of a later one: a bookie that gives up copies writes the record again in between, and
+        what the target said it holds was said before that (G-4). Raises VersionConflict then.
+        """
+        members = dict(found.metadata.fragments)[action.start]
+        if any(
+            member.bookie_id == action.new.bookie_id and member != action.old for member in members
+        ):
+            raise LedgerConflict(f"{action.new} holds another slot of the fragment")
         if not lock.held:  # A-9
-            return "the lock may be lost"
-        try:
-            await self._client.catalog.update(core.ledger_id, change)
-        except OctavoError as error:
-            return f"the record was not changed: {error.cause}"
-        return ""
+            raise LedgerConflict("the lock may be lost")
+        changed = found.metadata.with_member_replaced(action.start, action.old, action.new)
+        return await self._client.catalog.cas(found, changed)
 
     def _finished(
         self, record: LedgerMetadata, slot: Slot, target: Member, ended: Finished

@@ -45,8 +45,8 @@ class AuditWorld:
         self.ends_at_s: float | None = None
         self.view: frozenset[str] = frozenset()
         self.boots = dict.fromkeys(self.members, 0)
-        self.returned_s: dict[str, float] = {}
-        """Who came back, and no pass has begun since."""
+        self.changed_s: dict[str, float] = {}
+        """Who came back, or is drained now, and no pass has begun since."""
         self.fresh = True
         """A core that has decided nothing yet."""
 
@@ -69,14 +69,14 @@ class AuditWorld:
             if not self.core.passing and self.now_s - self.last_pass_s > 300.0 + 20.0:
                 raise Violation("A-2: the ledgers were not looked at in time")
             self._judge_patience()
-            self._judge_returns()
+            self._judge_changes()
         return self
 
-    def _judge_returns(self) -> None:
-        """A-1, A-2: who was away, however shortly, may lack entries, and is looked at soon."""
-        for bookie, since_s in self.returned_s.items():
+    def _judge_changes(self) -> None:
+        """A-1, A-2, 7.4: who was away, however shortly, and who is drained, is looked at soon."""
+        for bookie, since_s in self.changed_s.items():
             if not self.core.passing and self.now_s - since_s > 45.0:
-                raise Violation(f"{bookie} came back {self.now_s - since_s} s ago: no look yet")
+                raise Violation(f"{bookie} changed {self.now_s - since_s} s ago: no look yet")
 
     def _judge_patience(self) -> None:
         """INV-14: who is gone alone, and named, is given up some time."""
@@ -96,7 +96,7 @@ class AuditWorld:
             bookie = rng.choice(sorted(self.members))
             if bookie in self.present:
                 self.present.discard(bookie)
-                self.returned_s.pop(bookie, None)
+                self.changed_s.pop(bookie, None)
                 self.gone_since[bookie] = self.now_s
             else:
                 self._comes(bookie)
@@ -112,7 +112,11 @@ class AuditWorld:
         if rng.random() < 0.01:
             bookie = rng.choice(sorted(self.members))
             kind = rng.choice(list(HoldKind))
+            before = self.holds.get(bookie)
             self.holds[bookie] = BookieHold(self.members[bookie], kind)
+            drained = before is not None and before.kind is not HoldKind.READONLY
+            if kind is not HoldKind.READONLY and not drained and bookie in self.present:
+                self.changed_s[bookie] = self.now_s
         if self.ends_at_s is not None and self.now_s >= self.ends_at_s:
             self.ends_at_s = None
             self.last_pass_s = self.now_s
@@ -129,7 +133,7 @@ class AuditWorld:
     def _comes(self, bookie: str) -> None:
         self.present.add(bookie)
         self.boots[bookie] += 1
-        self.returned_s[bookie] = self.now_s
+        self.changed_s[bookie] = self.now_s
 
     def _perform(self, action: a.AuditAction) -> None:
         match action:
@@ -141,7 +145,7 @@ class AuditWorld:
                 self.away.pop(action.bookie_id, None)
             case a.BeginPass():
                 self.passes += 1
-                self.returned_s.clear()
+                self.changed_s.clear()
                 self.ends_at_s = self.now_s + self.rng.choice([0.0, 15.0])
                 self._judge(action.fleet)
             case a.Alarm():
@@ -229,6 +233,13 @@ class _RestartsAreNotSeen(a.AuditCore):
         return super().fleet_seen(replace(fleet, processes={}), now_s)
 
 
+class _DrainsWait(a.AuditCore):
+    """A decommission waits for the next pass."""
+
+    def _is_due(self, fleet: a.Fleet, lost: frozenset[str], now_s: float) -> bool:
+        return super()._is_due(replace(fleet, holds={}), lost, now_s)
+
+
 class _OldNamesCount(a.AuditCore):
     """What a pass saw before the bookie went, and before its ledgers were made, is believed."""
 
@@ -246,6 +257,7 @@ class _OldNamesCount(a.AuditCore):
         _OldNamesCount,
         _DeparturesAreForgotten,
         _RestartsAreNotSeen,
+        _DrainsWait,
     ],
     ids=lambda cls: cls.__name__,
 )

@@ -234,11 +234,11 @@ async def test_g3_an_emptied_tree_of_ledgers_deletes_nothing(tmp_path: pathlib.P
         assert "3 of 3 ledgers are missing from the metadata, and 0 deletions" in (
             collector_of(rig).alarm
         )
-        info = rig.server._info()  # pyright: ignore[reportPrivateUsage]
+        info = rig.server.desk.info()
         assert info.collection_alarm == collector_of(rig).alarm
         for ledger in ledgers:
             assert (await rig.read(ledger, 0))[0] is Status.OK
-        rig.server._collect(bookie_pb2.CollectRequest(accept_missing=True))  # pyright: ignore[reportPrivateUsage]
+        rig.server.desk.collect(bookie_pb2.CollectRequest(accept_missing=True))
         await gone(rig, *ledgers)
         await until(lambda: collector_of(rig).alarm == "")
 
@@ -349,7 +349,7 @@ async def test_b19_what_lives_is_copied_together_in_order(tmp_path: pathlib.Path
         copied = [place for place in locations if place.segment >= SORTED_BASE]
         assert len(copied) > 20
         assert copied == sorted(copied), "neighbours lie side by side"
-        info = rig.server._info()  # pyright: ignore[reportPrivateUsage]
+        info = rig.server.desk.info()
         assert info.compactions == core.compactions
         assert 0 < info.live_bytes <= info.stored_bytes
         await rig.crash()

@@ -18,6 +18,7 @@ from octavo.cli import (
     group_lag,
     group_reset,
     groups,
+    ledger_copies,
     ledger_list,
     ledgers,
     logs,
@@ -66,6 +67,8 @@ for command in (
     app.command()(command)
 ledgers.ledger_app.command("list")(ledger_list.list_ledgers)
 ledgers.ledger_app.command()(collect.collect)
+ledgers.ledger_app.command()(ledger_copies.verify)
+ledgers.ledger_app.command()(ledger_copies.recover)
 groups.app.command()(group_lag.lag)
 groups.app.command()(group_reset.reset)
 app.add_typer(topics.app, name="topic")

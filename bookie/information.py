@@ -1,0 +1,77 @@
+"""What a bookie tells of itself, and what an operator asks of it: the control service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import octavo
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.opened import OpenedStore
+from octavo.bookie.space import SpaceGauge
+from octavo.proto import bookie_pb2
+from octavo.runtime.errors import IllegalStateError
+
+
+class InformationDesk:
+    """Answers for one bookie, in every state of it.
+
+    Args:
+        state: the word for what it is doing.
+        opened: its storage; None before it is opened.
+    """
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        gauge: SpaceGauge,
+        *,
+        state: Callable[[], str],
+        opened: Callable[[], OpenedStore | None],
+    ) -> None:
+        self._config = config
+        self._gauge = gauge
+        self._state = state
+        self._opened = opened
+        self.beside: list[Callable[[bookie_pb2.InfoReply], None]] = []
+        """What else runs in this process and has gauges sets them here."""
+
+    def info(self) -> bookie_pb2.InfoReply:
+        """Who it is, and all gauges."""
+        reply = bookie_pb2.InfoReply(
+            bookie_id=self._config.bookie_id, state=self._state(), version=octavo.__version__
+        )
+        opened = self._opened()
+        if opened is not None:
+            journal, store, cookie = (
+                opened.booted.journal,
+                opened.store,
+                opened.booted.identity.cookie,
+            )
+            reply.incarnation = str(cookie.incarnation)
+            reply.cluster_id = cookie.instance_id
+            reply.journal_bytes_written = journal.bytes_written
+            reply.journal_syncs = journal.syncs
+            reply.entries_added = store.stats.entries_added
+            reply.entries_read = store.stats.entries_read
+            reply.free_bytes = self._gauge.free_bytes
+            reply.segments = journal.segment
+            reply.ledgers = store.ledgers_in_memory
+            reply.queue_bytes = journal.queued_bytes
+            opened.reclaimer.tell(reply)
+        for tell in self.beside:
+            tell(reply)
+        return reply
+
+    def collect(self, request: bookie_pb2.CollectRequest) -> None:
+        """Look for what may be deleted at once; raises IllegalStateError before it is opened."""
+        opened = self._opened()
+        if opened is None:
+            raise IllegalStateError("the bookie is not started")
+        reclaimer = opened.reclaimer
+        if request.accept_missing:
+            reclaimer.collector.accept()
+        else:
+            reclaimer.collector.hurry()
+            reclaimer.surplus.hurry()
+        if request.compact:
+            reclaimer.compactor.compact_all()
