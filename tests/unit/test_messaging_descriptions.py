@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from octavo.client.messaging.api.descriptions import (
     BookieDescription,
+    BrokerDescription,
     PartitionDescription,
     bookie_of,
+    health_of,
     ledger_of,
     topic_of,
 )
@@ -32,6 +34,28 @@ def test_partitions_are_in_order_and_an_owner_nobody_knows_is_empty() -> None:
 
 def test_a_bookie_is_read_field_by_field() -> None:
     assert bookie_of(BOOKIE) == BookieDescription("b1", "i1", "h:1", "h:2", "rw")
+
+
+def test_of_health_what_a_broker_leaves_out_is_not_known_and_never_zero() -> None:
+    reply = pb.ClusterHealthReply(
+        cluster_id="c", metadata_connected=True, write_quorum=3, ack_quorum=2, segments=4
+    )
+    reply.brokers.add(broker_id="o", address="h:3")
+    reply.bookies.append(BOOKIE)
+    found = health_of(reply)
+    assert (found.cluster_id, found.write_quorum, found.ack_quorum) == ("c", 3, 2)
+    assert found.brokers == (BrokerDescription("o", "h:3"),)
+    assert found.bookies == (bookie_of(BOOKIE),)
+    assert found.segments == 4
+    assert (found.degraded_ledgers, found.short_segments) == (None, None)
+    assert (found.marked_ledgers, found.audited_ms, found.unchecked_ledgers) == (None, None, None)
+    assert not found.healthy, "nobody knows that"
+    reply.degraded_ledgers = reply.short_segments = reply.marked_ledgers = 0
+    reply.audited_ms, reply.unchecked_ledgers = 1700, 2
+    found = health_of(reply)
+    assert (found.degraded_ledgers, found.short_segments, found.marked_ledgers) == (0, 0, 0)
+    assert (found.audited_ms, found.unchecked_ledgers) == (1700, 2)
+    assert not found.healthy, "one writable bookie of three"
 
 
 def test_an_open_ledger_has_no_last_entry_and_an_empty_closed_one_has() -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from octavo.client.messaging.api.changes import Change, ask_any
 from octavo.client.messaging.api.descriptions import (
-    BrokerDescription,
     ClusterHealth,
     LedgerDescription,
     LogDescription,
     TopicDescription,
     bookie_of,
+    health_of,
     ledger_of,
     topic_of,
 )
@@ -317,22 +317,7 @@ class AsyncAdmin(AsyncFleetAdmin):
             lambda stub, limit: stub.ClusterHealth(request, timeout=limit),
             timeout,
         )
-        return ClusterHealth(
-            cluster_id=reply.cluster_id,
-            brokers=tuple(BrokerDescription(b.broker_id, b.address) for b in reply.brokers),
-            bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
-            metadata_connected=reply.metadata_connected,
-            write_quorum=reply.write_quorum,
-            ack_quorum=reply.ack_quorum,
-            degraded_ledgers=_known(reply, "degraded_ledgers", reply.degraded_ledgers),
-            short_segments=_known(reply, "short_segments", reply.short_segments),
-            segments=_known(reply, "segments", reply.segments),
-            census_complete=reply.census_complete,
-            metadata_error=reply.metadata_error,
-            marked_ledgers=_known(reply, "marked_ledgers", reply.marked_ledgers),
-            audited_ms=_known(reply, "audited_ms", reply.audited_ms),
-            unchecked_ledgers=_known(reply, "unchecked_ledgers", reply.unchecked_ledgers),
-        )
+        return health_of(reply)
 
     async def show_ledger(
         self, ledger_id: int, *, timeout: float = DEFAULT_TIMEOUT_S
@@ -378,21 +363,6 @@ class AsyncAdmin(AsyncFleetAdmin):
             return reply
 
         return await cluster.calls.retrying(attempt, timeout_s)
-
-
-def _known(
-    reply: pb.ClusterHealthReply,
-    field: Literal[
-        "degraded_ledgers",
-        "short_segments",
-        "segments",
-        "marked_ledgers",
-        "audited_ms",
-        "unchecked_ledgers",
-    ],
-    value: int,
-) -> int | None:
-    return value if reply.HasField(field) else None
 
 
 def _list_call(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
@@ -139,6 +140,16 @@ class LogDescription:
     bookies: tuple[BookieDescription, ...]
 
 
+_Census = Literal[
+    "degraded_ledgers",
+    "short_segments",
+    "segments",
+    "marked_ledgers",
+    "audited_ms",
+    "unchecked_ledgers",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterHealth:
     """What one broker sees of the cluster."""
@@ -181,6 +192,30 @@ class ClusterHealth:
             and self.writable_bookies >= self.write_quorum
             and self.degraded_ledgers == 0
         )
+
+
+def health_of(reply: pb.ClusterHealthReply) -> ClusterHealth:
+    """The cluster as a broker tells of it; what it left out is not known."""
+
+    def known(field: _Census) -> int | None:
+        return getattr(reply, field) if reply.HasField(field) else None
+
+    return ClusterHealth(
+        cluster_id=reply.cluster_id,
+        brokers=tuple(BrokerDescription(b.broker_id, b.address) for b in reply.brokers),
+        bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
+        metadata_connected=reply.metadata_connected,
+        write_quorum=reply.write_quorum,
+        ack_quorum=reply.ack_quorum,
+        degraded_ledgers=known("degraded_ledgers"),
+        short_segments=known("short_segments"),
+        segments=known("segments"),
+        census_complete=reply.census_complete,
+        metadata_error=reply.metadata_error,
+        marked_ledgers=known("marked_ledgers"),
+        audited_ms=known("audited_ms"),
+        unchecked_ledgers=known("unchecked_ledgers"),
+    )
 
 
 def topic_of(info: pb.TopicInfo, warning: str = "") -> TopicDescription:
