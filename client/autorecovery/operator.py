@@ -163,16 +163,15 @@ class Operator:
         async for found in verifier.each(fleet, map(LedgerId, ledger_ids), read=read):
             yield found
 
-    async def recover(self, ledger_id: int, *, timeout_s: float) -> tuple[bool, int]:
-        """Close a ledger and evict its writer: whether it was open still, and its last entry.
+    async def recover(self, ledger_id: int, *, timeout_s: float) -> tuple[bool, LedgerMetadata]:
+        """Close a ledger and evict its writer: whether it was open still, and how it ended.
 
         Raises NoSuchLedger, ReadUnknown when too few bookies answer, MetadataUnavailable.
         """
         found = (await self.client.catalog.read(LedgerId(ledger_id), barrier=True)).metadata
         if found.closed_for_good:
-            return False, int(found.last_entry)
-        closed = await self.client.recover_ledger(LedgerId(ledger_id), timeout_s)
-        return True, int(closed.last_entry)
+            return False, found
+        return True, await self.client.recover_ledger(LedgerId(ledger_id), timeout_s)
 
     # --- decommission (7.4) -----------------------------------------------------------------
 

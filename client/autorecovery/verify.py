@@ -86,8 +86,8 @@ class LedgerVerifier:
         except (MetadataCorrupt, UnsupportedVersion) as error:
             return Verified(ledger_id, "UNREADABLE", 0, 0, (f"its record: {error.cause}",))
         problems, unknown = await self._existence(record, fleet)
-        last = int(record.last_entry) if record.closed_for_good else -1
-        if not record.closed_for_good:
+        last = int(record.last_entry) if record.last_entry is not None else None
+        if last is None:
             last = await self._check.lac_of(record)
         if read:
             await self._compare(record, last, fleet, problems, unknown)
@@ -154,7 +154,8 @@ class LedgerVerifier:
             for entry, head in heads.items():
                 other, bytes_there = seen.setdefault(entry, (name, head))
                 if bytes_there != head:
-                    problems.append(f"entry {entry} differs on {other} and {name} (INV-5)")
+                    names = " and ".join(sorted((other, name)))
+                    problems.append(f"entry {entry} differs on {names} (INV-5)")
 
     async def _read(
         self, record: LedgerMetadata, slot: Slot, window: Run

@@ -16,9 +16,11 @@ from octavo.cli.failures import ExitCode
 from octavo.cli.folder import DEFAULT_DATA, DataOption
 from octavo.cli.output import Format, FormatOption, Row, RowStream, count_of, note
 from octavo.runtime.errors import ConfigError
+from octavo.runtime.ids import NO_ENTRY
 
 if TYPE_CHECKING:
     from octavo.client.autorecovery.verify import Verified
+    from octavo.metadata.ledger_record import LedgerMetadata
 
 READ_BYTES_PER_S = 64 << 20
 RECOVER_TIMEOUT_S = 60.0
@@ -105,12 +107,14 @@ def recover(
             raise ConfigError("nothing was closed", hint="add --yes to do it")
         typer.confirm(f"Close ledger {ledger}, and stop its writer?", abort=True, err=True)
 
-    async def run() -> tuple[bool, int]:
+    async def run() -> tuple[bool, LedgerMetadata]:
         async with operating(metadata_of(metadata, data)) as operator:
             return await operator.recover(ledger, timeout_s=timeout)
 
-    changed, last_entry = asyncio.run(run())
+    changed, found = asyncio.run(run())
     ended = "is closed now" if changed else "was closed already"
-    held = f"its last entry is {last_entry}" if last_entry >= 0 else "it is empty"
+    held = (
+        "it is empty" if found.last_entry == NO_ENTRY else f"its last entry is {found.last_entry}"
+    )
     note(f"ledger {ledger} {ended}: {held}")
     return ExitCode.OK
