@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from octavo.cli.app import app
 from octavo.client.messaging import Client
+from octavo.metadata.ledger_record import LedgerState
 from octavo.proto.bookie_pb2 import InfoReply, InfoRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.endpoints import open_blocking_channel
@@ -154,7 +155,15 @@ def test_a_bookie_is_decommissioned_under_load() -> None:
         seen = _until_whole(cluster, without="bookie-3")
         assert "bookie-3" not in seen.fleet.incarnations
         cluster.terminate("bookie-3")
-        assert set(sent) <= _all_values(cluster)
+        code, text = _octavo("ledger", "verify", "--read", *words)
+        assert (code, "0 lack copies, 0 not known" in text) == (0, True), text
+        live = next(r for r in seen.records if r.state is LedgerState.OPEN).ledger_id
+        code, text = _octavo("ledger", "recover", str(live), "--yes", *words)
+        assert (code, f"ledger {live} is closed now" in text) == (0, True), text
+        with Client(cluster.bootstrap_servers) as client, client.producer() as producer:
+            for value in (b"goes", b"on", b"everywhere"):  # its broker goes on in another ledger
+                producer.send("orders", value, key=value)
+        assert {*sent, b"goes", b"on", b"everywhere"} <= _all_values(cluster)
         from octavo.runtime.errors import InvalidRequest, NotEnoughBookies
 
         with pytest.raises(NotEnoughBookies, match="bookie-1 was left alone"):
