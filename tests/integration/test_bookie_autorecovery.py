@@ -143,6 +143,15 @@ def test_a_bookie_that_was_away_gets_what_was_written_meanwhile() -> None:
         assert "slot-repaired" in "".join(cluster.log(f"bookie-{i}") for i in (1, 2, 3))
 
 
+def _close_open_ledgers(cluster: LocalCluster, *words: str) -> None:
+    records = look_now(cluster.metadata).records
+    live = [record.ledger_id for record in records if record.state is LedgerState.OPEN]
+    for ledger_id in live:  # one that is full may be closed meanwhile
+        code, text = _octavo("ledger", "recover", str(ledger_id), "--yes", *words)
+        assert (code, f"ledger {ledger_id} " in text) == (0, True), text
+    assert live
+
+
 def test_a_bookie_is_decommissioned_under_load() -> None:
     """7.4, B-29: its copies move, then the cluster forgets it; too few others is refused."""
     with LocalCluster(bookies=4, bookie_settings=QUICK) as cluster:
@@ -152,18 +161,14 @@ def test_a_bookie_is_decommissioned_under_load() -> None:
             assert code == 0, text
             known = len(sent)
             _until(lambda: len(sent) > known + 100, "the load to go on")
+            _close_open_ledgers(cluster, *words)
+            _until(lambda: len(sent) > known + 200, "the load to go on in other ledgers")
         seen = _until_whole(cluster, without="bookie-3")
         assert "bookie-3" not in seen.fleet.incarnations
         cluster.terminate("bookie-3")
         code, text = _octavo("ledger", "verify", "--read", *words)
         assert (code, "0 lack copies, 0 not known" in text) == (0, True), text
-        live = next(r for r in seen.records if r.state is LedgerState.OPEN).ledger_id
-        code, text = _octavo("ledger", "recover", str(live), "--yes", *words)
-        assert (code, f"ledger {live} is closed now" in text) == (0, True), text
-        with Client(cluster.bootstrap_servers) as client, client.producer() as producer:
-            for value in (b"goes", b"on", b"everywhere"):  # its broker goes on in another ledger
-                producer.send("orders", value, key=value)
-        assert {*sent, b"goes", b"on", b"everywhere"} <= _all_values(cluster)
+        assert set(sent) <= _all_values(cluster)
         from octavo.runtime.errors import InvalidRequest, NotEnoughBookies
 
         with pytest.raises(NotEnoughBookies, match="bookie-1 was left alone"):
