@@ -32,6 +32,8 @@ LANES = (
             "interpreter_flags",
             "sdk_closed_meanwhile",
             "sdk_failing_awaits",
+            "sdk_group_ends",
+            "sdk_group_input",
             "sdk_groups",
             "spark_ways",
             "wheel",

@@ -45,6 +45,7 @@ from octavo.serving.groups.values import (
 from tests.group_shell import Shell, topics
 
 SESSION_S, INTERVAL_S, IDLE_S = 45.0, 3.0, 60.0
+LIMIT_S = SESSION_S - 2 * INTERVAL_S
 LIMITS = PartitionLimits(
     group=GroupLimits(session_timeout_s=SESSION_S, heartbeat_interval_s=INTERVAL_S, members_max=10)
 )
@@ -73,6 +74,7 @@ class Sent:
     token: int | None = None
     """At the coordinator."""
     late_at_s: float = 0.0
+    sent_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -95,7 +97,11 @@ class Process:
     """The user is in it."""
     unacknowledged: set[Slot] = field(default_factory=lambda: set[Slot]())
     """To be revoked or lost, and the callback is not over."""
+    heard_s: float = 0.0
+    """When the last heartbeat was sent that was answered."""
     frozen: bool = False
+    thawed: bool = False
+    """It stood still, and neither its timer nor its user came to anything since."""
     away_since_s: float | None = None
     alive: bool = True
     absent: bool = False
@@ -187,7 +193,7 @@ class MemberWorld:
             if beat.owned is not None:
                 assert beat.owned.issuperset(held), "RB11: owned is not what the user has"
         process.waits_for = beat.sequence
-        process.sent.append(Sent(beat, late_at_s=self.now_s + INTERVAL_S + 3.0))
+        process.sent.append(Sent(beat, None, self.now_s + INTERVAL_S + 3.0, self.now_s))
 
     def _deliver(self, process: Process, sent: Sent) -> None:
         beat = sent.beat
@@ -217,6 +223,7 @@ class MemberWorld:
         process.waits_for = None
         core, sequence = process.core, sent.beat.sequence
         if reply.refusal is None:
+            process.heard_s = sent.sent_s
             slots = reply.assigned
             assigned = None if slots is None else frozenset(map(slot_of, slots))
             if assigned is not None:
@@ -261,6 +268,16 @@ class MemberWorld:
         if process.sent:
             process.sent.remove(self.rng.choice(process.sent))
 
+    def go_on(self, process: Process, *, short: bool = False) -> None:
+        """Everything that concerns one member works for a moment."""
+        self.deliver(process)
+        self.shell.settle()
+        self.receive(process)
+        self.look_up(process)
+        self.committed(process)
+        self.called(process)
+        self.poll(process, short=short)
+
     def expire(self, process: Process) -> None:
         waits = process.waits_for
         if waits is None:
@@ -277,7 +294,9 @@ class MemberWorld:
         if process.callback is not None or core.subscription is None or process.absent:
             return
         process.away_since_s = None
+        process.thawed = False
         self.act(process, core.entered(self.now_s))
+        self.judge()
         for _ in range(20):
             duty = core.duty
             if duty is None:
@@ -343,6 +362,7 @@ class MemberWorld:
 
     def commit(self, process: Process) -> None:
         """GP-6: accepted only from who owns it, and always from who owns it (RB7)."""
+        self._tick(process)
         owned = sorted(process.core.owned)
         if not owned or process.core.epoch <= 0:
             return
@@ -358,14 +378,22 @@ class MemberWorld:
             others = [
                 other.name
                 for other in self.alive
-                if other is not process and slot in other.handed_out and not other.replaced
+                if other is not process
+                and slot in other.handed_out
+                and not (other.replaced or other.frozen or other.thawed)
             ]
             assert not others, f"GP-6: {process.name} commits {slot} of {others}"
 
+    def stand_still(self) -> None:
+        """One that reads does, or one that did goes on."""
+        of_interest = [one for one in self.alive if one.frozen or one.handed_out]
+        self.freeze(self.rng.choice(of_interest or self.alive))
+
     def freeze(self, process: Process) -> None:
         process.frozen = not process.frozen
-        if not process.frozen:
-            self._tick(process)
+        process.thawed = not process.frozen
+        if process.thawed and self.rng.random() < 0.5:  # its user is first
+            self.poll(process)
 
     def turn_away(self, process: Process) -> None:
         process.absent = not process.absent
@@ -414,6 +442,7 @@ class MemberWorld:
             self.judge()
 
     def _tick(self, process: Process) -> None:
+        process.thawed = False
         self.expire(process)
         due_s = process.core.next_deadline_s()
         if due_s is not None and due_s <= self.now_s:
@@ -422,14 +451,16 @@ class MemberWorld:
     # -- what must hold
 
     def judge(self) -> None:
-        """GP-5, RB13."""
+        """GP-5, RB12, RB13."""
         readers: dict[Slot, Process] = {}
         for process in self.alive:
-            if process.frozen or process.replaced:
+            if process.frozen or process.thawed or process.replaced:
                 continue
             for slot in process.handed_out:
                 other = readers.setdefault(slot, process)
                 assert other is process, f"GP-5: {slot} at {other.name} and {process.name}"
+            if process.handed_out:
+                assert self.now_s <= process.heard_s + LIMIT_S, f"RB12: {process.name} went on"
             away_s = process.away_since_s
             if away_s is not None and self.now_s > away_s + IDLE_S:
                 assert not process.handed_out, f"RB13: {process.name} went on"
@@ -446,6 +477,7 @@ class MemberWorld:
             (12, some(self.deliver)),
             (12, some(self.receive)),
             (12, some(self.poll)),
+            (16, some(self.go_on)),
             (8, some(self.called)),
             (8, some(self.look_up)),
             (8, some(self.committed)),
@@ -455,9 +487,9 @@ class MemberWorld:
             (12, self.shell.store),
             (8, self.shell.compute),
             (4, lambda: self.pass_time(self.rng.choice((0.2, 1.0, 3.0)))),
-            (4, lambda: self.pass_time(self.rng.choice((10.0, 25.0, 40.0)))),
+            (2, lambda: self.pass_time(self.rng.choice((10.0, 25.0, 40.0)))),
             (1, self.crash),
-            (1, lambda: self.freeze(self.rng.choice(self.alive))),
+            (1, self.stand_still),
             (1, some(self.leave)),
             (1, some(self.turn_away)),
         ]
@@ -477,21 +509,16 @@ class MemberWorld:
 
     def finish(self) -> None:
         """GP-3: in a kind world everybody gets what it shall have, soon."""
-        if not self.alive:
+        if all(one.core.state is MemberState.FATAL for one in self.alive):
             self.start()
         for process in self.alive:
+            process.thawed = process.thawed or process.frozen
             process.frozen = process.absent = False
         for _ in range(60):
             for process in self.alive:
                 self._tick(process)
                 for _ in range(4):
-                    self.deliver(process)
-                    self.shell.settle()
-                    self.receive(process)
-                    self.look_up(process)
-                    self.committed(process)
-                    self.called(process)
-                    self.poll(process, short=True)
+                    self.go_on(process, short=True)
             self.pass_time(1.0)
         live = [one for one in self.alive if one.core.state is not MemberState.FATAL]
         shares = [one.handed_out for one in live]

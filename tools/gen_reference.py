@@ -180,6 +180,10 @@ def settings_page() -> str:
         ("Consumer and reader", client_config.ConsumerConfig),
     ):
         lines += [f"## {title}", "", *table(client_rows(kind)), ""]
+    inherited = {field.name for field in dataclasses.fields(client_config.ConsumerConfig)}
+    of_groups = [row for row in client_rows(client_config.GroupConfig) if row.name not in inherited]
+    lines += ["## Consumer in a group", "", "Besides those of any consumer.", ""]
+    lines += [*table(iter(of_groups)), ""]
     lines += [
         "## Topics",
         "",

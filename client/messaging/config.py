@@ -357,6 +357,9 @@ class GroupConfig(ConsumerConfig):
     max_poll_interval_ms: int = 300_000
     """Whoever asks for no record for so long leaves the group (RB13); also how long callbacks of a
     revocation may take."""
+    allow_missing_topics: bool = True
+    """Whether a topic that does not exist is waited for; else reading calls raise UnknownTopic
+    (F106)."""
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     """Accepted from elsewhere: brokers decide it for all (`group.session.timeout.ms`)."""
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
@@ -374,6 +377,7 @@ class GroupConfig(ConsumerConfig):
             if value is not None and (not isinstance(value, str) or not value):
                 raise _fail(name, value, "text, not empty")
         _check_choice("enable_auto_commit", self.enable_auto_commit, (True, False))
+        _check_choice("allow_missing_topics", self.allow_missing_topics, (True, False))
         _check_int("auto_commit_interval_ms", self.auto_commit_interval_ms, 0, 86_400_000)
         _check_int("max_poll_interval_ms", self.max_poll_interval_ms, 1, 86_400_000)
         _check_int("session_timeout_ms", self.session_timeout_ms, 1, 86_400_000)

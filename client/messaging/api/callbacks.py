@@ -15,6 +15,7 @@ from octavo.client.messaging.membership.tickets import Outcome
 from octavo.client.messaging.membership.values import Duty, Task, places
 from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.user_code import ClientLog
+from octavo.runtime.errors import ConfigError
 from octavo.runtime.workers import Worker
 
 OnChange = Callable[[list[TopicPartition]], object]
@@ -38,6 +39,12 @@ class Callbacks:
     on_assign: OnChange | None = None
     on_revoke: OnChange | None = None
     on_lost: OnChange | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("on_assign", "on_revoke", "on_lost"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ConfigError(f"{name}={given!r} cannot be called", hint="give it a function")
 
     def run(self, duty: Duty | Outcome) -> Awaitable[object] | None:
         """Call what is due; an async one is to be awaited. Raises what it raises."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -212,10 +213,12 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Record:
-        if not self.handout.ready and not await self.hand_over.refill():
+        handout = self.handout
+        at_hand = handout.ready and monotonic() < handout.good_until_s
+        if not at_hand and not await self.hand_over.refill():
             raise StopAsyncIteration
-        record = self.handout.ready[0]
+        record = handout.ready[0]
         if self.hand_over.finishing is not None:
             record = self.hand_over.finishing.one(record)
-        del self.handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
+        del handout.ready[0]  # no call, so no Ctrl-C, between this and the caller
         return record

@@ -143,6 +143,10 @@ class AsyncGroupConsumer(AsyncConsumer):
         session = self.group_opening.member()
         if offsets is None:
             return session.commits.offsets(session.readings.slots.values())
+        if not isinstance(cast("object", offsets), Mapping):
+            raise ConfigError(
+                f"{offsets!r} are no offsets", hint="a dict: {TopicPartition: next offset to read}"
+            )
         places = partitions_of(offsets)
         values = [_value(offset) for offset in offsets.values()]
         slots = await self.group_opening.slots(places, deadline)
@@ -200,7 +204,9 @@ def _value(given: object) -> OffsetAndMetadata:
     offset, metadata = given, ""
     if isinstance(given, tuple) and len(pair := cast("tuple[object, ...]", given)) == 2:
         offset, text = pair
-        metadata = text if isinstance(text, str) else ""
+        if not isinstance(text, str):
+            raise ConfigError(f"{text!r} beside an offset is no text")
+        metadata = text
     if (
         isinstance(offset, bool)
         or not isinstance(offset, int)

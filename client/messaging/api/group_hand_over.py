@@ -42,6 +42,12 @@ class GroupHandOver(HandOver):
         records = await self.records(limit, deadline) or []
         return records or self.handout.take(limit)
 
+    async def refill(self) -> bool:
+        """As of any consumer; what is left of the last poll may not be ours any more (RB12)."""
+        if not self._group.closed:
+            self._group.member()
+        return await super().refill()
+
     async def taken(
         self,
         fetcher: Fetcher,
@@ -51,6 +57,11 @@ class GroupHandOver(HandOver):
     ) -> list[T] | None:
         """As `Fetcher.taken`, after whatever is due."""
         session = self._group.member()
+
+        def take_what_is_ours() -> list[T]:
+            session.look_at_clock()
+            return take()
+
         session.enter()
         try:
             while True:
@@ -66,7 +77,7 @@ class GroupHandOver(HandOver):
                 if self.handout.ready:
                     return []  # of an iteration: it goes on where it was
                 try:
-                    out = await fetcher.taken(take, deadline, ends, session.due)
+                    out = await fetcher.taken(take_what_is_ours, deadline, ends, session.due)
                 except (InconsistentTopicId, UnknownTopic) as error:
                     if session.simple:
                         raise

@@ -48,6 +48,7 @@ class GroupOpening(Opening):
             self.session = made
             if self.topics or self.pattern is not None:
                 made.subscribe(self.topics, self.pattern)
+        self.session.look_at_clock()
         return self.session
 
     def subscribe(self, topics: list[str], pattern: str | None) -> None:
@@ -101,7 +102,7 @@ class GroupOpening(Opening):
         gone = [slot for slot in session.readings.slots.values() if slot not in slots]
         session.readings.drop(gone)
         session.commits.settle(session.commits.core.discard(gone))
-        session.begin_at(fresh, {slot: value.offset for slot, value in committed.items()})
+        session.beginnings.at(fresh, {slot: value.offset for slot, value in committed.items()})
         session.readings.start(fresh)
         session.simple = self.assigned = bool(wanted)
 
@@ -121,6 +122,8 @@ def topics_and_pattern(
         if pattern is not None:
             raise ConfigError("two patterns are given", hint="join them with |")
         return topics_and_pattern((), topics)
+    if not isinstance(cast("object", topics), Iterable):
+        raise ConfigError(f"topics={topics!r} are no topics", hint='for example "orders"')
     given = [topics] if isinstance(topics, str) else list(topics)
     names = list(dict.fromkeys(check_topic(topic) for topic in given))
     if pattern is None:

@@ -96,6 +96,7 @@ class GroupOptions(ConsumerOptions, total=False):
 
     group_instance_id: str | None
     enable_auto_commit: bool
+    allow_missing_topics: bool
     auto_commit_interval_ms: int
     max_poll_interval_ms: int
     session_timeout_ms: int

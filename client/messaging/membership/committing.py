@@ -35,7 +35,7 @@ from octavo.client.messaging.reading.reading_errors import our_fault
 from octavo.client.messaging.records import GroupMetadata, OffsetAndMetadata
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import groups_pb2 as pb
-from octavo.runtime.errors import IllegalStateError, OctavoError
+from octavo.runtime.errors import IllegalStateError, OctavoError, RequestTimedOut
 from octavo.runtime.errors_of_groups import CommitFailed
 
 OUTCOMES_MAX = 10_000
@@ -120,14 +120,32 @@ class Committing:
         self.begin(waiter, offsets, waits=True, timeout_s=timeout_s)
         await waiter.future
 
-    async def last(self, slots: Iterable[Slot], timeout_s: float) -> None:
-        """The positions of a consumer that ends, as far as there is time."""
+    async def last(self, slots: Iterable[Slot], timeout_s: float) -> OctavoError | None:
+        """Commit the positions of a consumer that ends, as far as there is time.
+
+        What its caller has to hear: that they may or may not be stored. A refusal is for the log
+        (O9): they are somebody else's by then.
+        """
+        offsets = self.core.unconfirmed(self.offsets(slots))
+        if not offsets:
+            return None
         try:
             async with asyncio.timeout(timeout_s):
-                await self.commit(self.offsets(slots), timeout_s)
-        except (OctavoError, TimeoutError) as error:
-            why = "no answer yet" if isinstance(error, TimeoutError) else str(error)
-            _log.warning("the last positions of group %s: %s", self._group_id, why)
+                await self.commit(offsets, timeout_s)
+        except TimeoutError:
+            why = "no answer"
+        except OctavoError as error:
+            if not error.retriable:
+                _log.warning("the last positions of group %s: %s", self._group_id, error)
+                return None
+            why = error.cause
+        else:
+            return None
+        return RequestTimedOut(
+            f"the last positions of group {self._group_id!r} were not confirmed in {timeout_s:.3g} "
+            f"s and may or may not be stored: {why}",
+            hint="unless they are, records since the commit before come again to whoever is next",
+        )
 
     async def committed(
         self, slots: Iterable[Slot], timeout_s: float, *, as_member: bool = False

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import math
 
-from octavo.client.messaging.membership.values import Beat, GiveUp, MemberSettings, Told
+from octavo.client.messaging.membership.values import (
+    JOIN_EPOCH,
+    Beat,
+    GiveUp,
+    MemberSettings,
+    Told,
+)
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.retry import Backoff
 
@@ -31,8 +37,8 @@ class Heartbeats:
             entropy, initial_s=settings.backoff_initial_s, max_s=settings.backoff_max_s
         )
         self._sent_s = 0.0
-        self._heard_s = -math.inf
-        """When the last one was sent that was answered."""
+        self._heard_s = math.inf
+        """When the last one was sent that was answered; inf: it is no member."""
         self._quiet = 0
         self._interval_s = 3.0
         self._session_s = 45.0
@@ -44,7 +50,7 @@ class Heartbeats:
 
     @property
     def late_at_s(self) -> float:
-        """When that is."""
+        """When that is: from then on nothing is its own; inf: it is no member."""
         return self._heard_s + self.limit_s
 
     def may_go(self, now_s: float) -> bool:
@@ -63,6 +69,10 @@ class Heartbeats:
         self.full = True
         return [] if beat is None else [GiveUp(beat.sequence)]
 
+    def forget(self) -> None:
+        """It is no member any more."""
+        self._heard_s = math.inf
+
     def ended(self, sequence: int) -> bool:
         """The one with this number is over; False when it was given up before."""
         if self.under_way is None or self.under_way.sequence != sequence:
@@ -72,7 +82,7 @@ class Heartbeats:
 
     def answered(self, told: Told, now_s: float, *, news: bool) -> None:
         """It was answered; the coordinator holds the next one until there are news (RB5)."""
-        self._heard_s = self._sent_s
+        self._heard_s = math.inf if told.epoch == JOIN_EPOCH else self._sent_s
         self._interval_s, self._session_s = told.heartbeat_interval_s, told.session_timeout_s
         self._backoff.reset()
         at_once = not news and now_s - self._sent_s < self._interval_s / 2

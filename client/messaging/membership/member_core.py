@@ -6,7 +6,8 @@ the next reading call takes, one at a time and in RB11's order; `done` reports i
 carried out at a time; whatever is told meanwhile is the newest one, and is taken afterwards.
 
 A member stops by itself, by its own clock, before its partitions can be somebody else's (RB12): at
-`limit_s` after the sending of the last heartbeat that was answered.
+`limit_s` after the sending of the last heartbeat that was answered. A process that stood still
+learns of that from whatever comes first, its timer or its user's next call.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MemberCore(Reconciliation):
         super().__init__(auto_commit=settings.auto_commit, acknowledge=self._acknowledge_at_once)
         self.epoch = JOIN_EPOCH
         self._settings = settings
-        self._beats = Heartbeats(settings, entropy)
+        self.beats = Heartbeats(settings, entropy)
         self.subscription: Subscription | None = None
         """None: there is nothing to read."""
         self._user_since_s: float | None = None
@@ -85,10 +86,9 @@ class MemberCore(Reconciliation):
     def next_deadline_s(self) -> float | None:
         """When `tick` is wanted next."""
         due_s = math.inf
-        if self._speaks and self._beats.under_way is None:
-            due_s = self._beats.next_s
-        if self.epoch != JOIN_EPOCH and not self.leaving:
-            due_s = min(due_s, self._beats.late_at_s)
+        if self._speaks and self.beats.under_way is None:
+            due_s = self.beats.next_s
+        due_s = min(due_s, self.beats.late_at_s)
         if self._may_idle_until_s is not None:
             due_s = min(due_s, self._may_idle_until_s)
         return None if math.isinf(due_s) else due_s
@@ -120,11 +120,12 @@ class MemberCore(Reconciliation):
 
     def entered(self, now_s: float) -> list[Action]:
         """A reading call began, or goes on after a callback: it joins, or joins again (RB13)."""
+        actions = self.tick(now_s)
         self._user_since_s = None
         if not self._active and self.subscription is not None and not self._fatal:
             self._active = True
-            self._pump(now_s)
-        return self._done()
+        self._pump(now_s)
+        return actions + self._done()
 
     def left(self, now_s: float) -> None:
         """The user's code goes on: after the reading call, or in a callback."""
@@ -166,7 +167,7 @@ class MemberCore(Reconciliation):
     def part(self, now_s: float) -> list[Action]:
         """Nothing is read any more: the last revocation is due, then `leave`."""
         change, self._change = self._change, None
-        self._actions += self._beats.give_up()
+        self._actions += self.beats.give_up()
         held = self.owned
         if change is not None:
             told = change.begun and change.task is Task.REVOKED
@@ -196,7 +197,7 @@ class MemberCore(Reconciliation):
 
     def answered(self, sequence: int, told: Told, now_s: float) -> list[Action]:
         """A reply to the heartbeat under way; others are late, and nobody's."""
-        if not self._beats.ended(sequence):
+        if not self.beats.ended(sequence):
             return []
         if self.leaving:
             return self._left_group(now_s)
@@ -204,7 +205,7 @@ class MemberCore(Reconciliation):
             self._acknowledging = 0
         assigned = told.assigned if told.epoch != JOIN_EPOCH else None
         newer = assigned is not None and (told.number != self._seen or self._newest is None)
-        self._beats.answered(told, now_s, news=newer or told.epoch != self.epoch)
+        self.beats.answered(told, now_s, news=newer or told.epoch != self.epoch)
         self.epoch = told.epoch
         if newer:
             # One that never came may have taken away what this member never had.
@@ -216,14 +217,14 @@ class MemberCore(Reconciliation):
 
     def refused(self, sequence: int, refused: Refused, now_s: float) -> list[Action]:
         """A final answer to the heartbeat under way (RB12)."""
-        if not self._beats.ended(sequence):
+        if not self.beats.ended(sequence):
             return []
         if self.leaving:
             return self._left_group(now_s)
         joining = self.epoch == JOIN_EPOCH
         self._lose(now_s)
         if joining:
-            self._beats.pause(now_s)
+            self.beats.pause(now_s)
         if refused is not Refused.FENCED:
             self._active = False
             self._fatal = refused is Refused.FATAL
@@ -232,19 +233,18 @@ class MemberCore(Reconciliation):
 
     def unanswered(self, sequence: int, now_s: float) -> list[Action]:
         """No answer, or that of somebody who does not coordinate: what became of it is unknown."""
-        if not self._beats.ended(sequence):
+        if not self.beats.ended(sequence):
             return []
         if self.leaving and self._goodbyes >= LEAVE_ATTEMPTS_MAX:
             return self._left_group(now_s)
-        self._beats.pause(now_s)
+        self.beats.pause(now_s)
         self._pump(now_s)
         return self._done()
 
     def tick(self, now_s: float) -> list[Action]:
         """A moment that `next_deadline_s` named."""
         idle_until_s = self._may_idle_until_s
-        member = self.epoch != JOIN_EPOCH and not self.leaving
-        if member and now_s >= self._beats.late_at_s:
+        if now_s >= self.beats.late_at_s:
             self._lose(now_s)
         elif idle_until_s is not None and now_s >= idle_until_s:
             self._lose(now_s)
@@ -264,7 +264,7 @@ class MemberCore(Reconciliation):
         if change is not None:
             invariant(self.owned.issuperset(change.revoked), "what is revoked was not owned")
             invariant(self.owned.isdisjoint(change.added), "what is added was owned")
-        if self._beats.under_way is not None:
+        if self.beats.under_way is not None:
             invariant(self._speaks, "RB12: a heartbeat of who lost everything")
 
     # --- the rules ------------------------------------------------------------------------------
@@ -282,12 +282,13 @@ class MemberCore(Reconciliation):
         self._duties += 1
         self._lost = tuple(sorted(lost)) or self._lost
         self._actions.append(Tell())
-        self._beats.begin_anew(now_s)
+        self.beats.begin_anew(now_s)
 
     def _forget(self) -> None:
         """This life of the member is over."""
         held = self.owned.union(() if self._change is None else self._change.added)
-        self._actions += self._beats.give_up()
+        self._actions += self.beats.give_up()
+        self.beats.forget()
         self._change = None
         self.owned = NOTHING
         self._newest = None
@@ -302,12 +303,12 @@ class MemberCore(Reconciliation):
     def _goodbye(self, epoch: int) -> None:
         self.leaving = epoch
         self._goodbyes = 0
-        self._beats.next_s = -math.inf
+        self.beats.next_s = -math.inf
 
     def _left_group(self, now_s: float) -> list[Action]:
         """The goodbye was heard, or is given up."""
         self.leaving = 0
-        self._beats.begin_anew(now_s)
+        self.beats.begin_anew(now_s)
         self._actions.append(Tell())
         self._pump(now_s)
         return self._done()
@@ -316,17 +317,17 @@ class MemberCore(Reconciliation):
 
     def _acknowledge_at_once(self, now_s: float) -> None:
         self._say_at_once(now_s)
-        self._acknowledging = self._beats.sequence
+        self._acknowledging = self.beats.sequence
 
     def _say_at_once(self, now_s: float) -> None:
         """Something changed: a heartbeat that is held by the coordinator is given up for it."""
-        self._beats.begin_anew(now_s)
-        self._actions += self._beats.give_up()
+        self.beats.begin_anew(now_s)
+        self._actions += self.beats.give_up()
         self._pump(now_s)
 
     def _pump(self, now_s: float) -> None:
         """Send the next heartbeat, if it is time and none is under way."""
-        beats = self._beats
+        beats = self.beats
         if not self._speaks or not beats.may_go(now_s):
             return
         beats.sequence += 1

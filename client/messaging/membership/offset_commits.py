@@ -134,6 +134,15 @@ class OffsetCommits:
         self._waiting.update(offsets)
         return actions + self._send(now_s)
 
+    def unconfirmed(self, offsets: Offsets) -> dict[Slot, OffsetAndMetadata]:
+        """Those of which nobody said that they are stored, and were stored last."""
+        under_way = {} if self._under_way is None else self._under_way.offsets
+        return {
+            slot: value
+            for slot, value in offsets.items()
+            if self._stored.get(slot) != value.offset or slot in self._waiting or slot in under_way
+        }
+
     def known(self, committed: Mapping[Slot, int]) -> None:
         """Offsets that were found committed: they need no commit."""
         self._stored.update(committed)

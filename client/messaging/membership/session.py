@@ -15,10 +15,12 @@ from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.config import GroupConfig
 from octavo.client.messaging.membership import wire
 from octavo.client.messaging.membership.assigned import AssignedReadings
+from octavo.client.messaging.membership.beginnings import Beginnings
 from octavo.client.messaging.membership.committing import Committing
 from octavo.client.messaging.membership.member_core import MemberCore
 from octavo.client.messaging.membership.tickets import Outcome
 from octavo.client.messaging.membership.values import (
+    JOIN_EPOCH,
     Action,
     Beat,
     Begin,
@@ -31,8 +33,8 @@ from octavo.client.messaging.membership.values import (
     Start,
     Stop,
     Task,
-    places,
 )
+from octavo.client.messaging.membership.wanted_topics import WantedTopics
 from octavo.client.messaging.reading.fetcher import Fetcher
 from octavo.client.messaging.reading.handout import Handout
 from octavo.client.messaging.reading.lost_tasks import LostTasks
@@ -42,7 +44,11 @@ from octavo.client.messaging.user_code import ClientLog
 from octavo.proto.group_records import Subscription
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import IllegalStateError, OctavoError
-from octavo.runtime.errors_of_groups import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from octavo.runtime.errors_of_groups import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    UnknownMemberId,
+)
 
 HEARTBEAT_GRACE_S = 3.0
 """How much longer than the interval, for which it may be held, a heartbeat is waited for."""
@@ -95,6 +101,19 @@ class Session:
             readings=self.readings,
             changed=self._set_timer,
         )
+        self.beginnings = Beginnings(
+            cluster,
+            self.commits,
+            self.readings,
+            self._tasks,
+            reset=config.auto_offset_reset,
+            wanted=self.core.looks_up,
+            found=lambda number: self.perform(self.core.positions_known(number, self._now_s())),
+            tell=self._tell_of,
+        )
+        self.topics = WantedTopics(
+            cluster, self._tasks, may_miss=config.allow_missing_topics, tell=self.readings.wake
+        )
         self._beat: tuple[int, asyncio.Task[object]] | None = None
         self._interval_s = 3.0
         self._held_at_s = 0.0
@@ -129,6 +148,7 @@ class Session:
             rebalance_timeout_s=config.max_poll_interval_ms / 1000,
             client_id=self._cluster.config.client_id,
         )
+        self.topics.look_for(subscription.topics)
         self.perform(self.core.subscribe(subscription, self._now_s()))
 
     def enter(self) -> None:
@@ -150,9 +170,17 @@ class Session:
         """The reading call ends, or user code runs in it."""
         self.core.left(self._now_s())
 
+    def look_at_clock(self) -> None:
+        """Nothing is handed out or committed that time took away, also while the loop stood still
+        and its timer has not rung yet (RB12)."""
+        now_s = self._now_s()
+        if now_s >= self.core.beats.late_at_s:
+            self.perform(self.core.tick(now_s))
+
     def due(self) -> bool:
         """Whether a reading call that waits has something to do before it goes on."""
-        return bool(self.core.duty or self._error or self._fatal or self.commits.outcomes)
+        wrong = self._error or self._fatal or self.topics.error
+        return bool(self.core.duty or wrong or self.commits.outcomes)
 
     def next_duty(self) -> Duty | Outcome | None:
         """What user code has to be called for now; raises what a heartbeat met."""
@@ -165,6 +193,9 @@ class Session:
             duty = self.core.duty
         if duty is None:
             error, self._error = self._error or self._fatal, None
+            if error is None and self.topics.error is not None:
+                error = self.topics.error
+                self.topics.again()
             if error is not None:
                 raise error
         return duty
@@ -210,13 +241,14 @@ class Session:
                 self.readings.drop(action.slots)
                 self.commits.settle(self.commits.core.discard(action.slots))
             elif isinstance(action, Begin):
-                self._begin(action)
+                self.beginnings.find(action)
             elif isinstance(action, Start):
                 self.readings.start(action.slots)
             else:
                 self.readings.wake()
         if not self.core.leaving:
             self._parted.set()
+        self.readings.handout.good_until_s = self.core.beats.late_at_s
         self._set_timer()
 
     async def _heartbeat(self, beat: Beat) -> None:
@@ -258,35 +290,9 @@ class Session:
     def _beat_lost(self, sequence: int) -> None:
         self.perform(self.core.unanswered(sequence, self._now_s()))
 
-    def _begin(self, begin: Begin) -> None:
-        again = partial(self._begin, begin)
-        self._tasks.start(self._find_positions(begin), "finding committed offsets", again)
-
-    async def _find_positions(self, begin: Begin) -> None:
-        """RB11 step 5: until the coordinator says where they begin, or they are lost again."""
-        backoff = self._cluster.calls.backoff()
-        limit_s = self._cluster.calls.request_timeout_s
-        while self.core.looks_up(begin.number):
-            try:
-                found = await self.commits.committed(begin.slots, limit_s, as_member=True)
-            except OctavoError as error:
-                _log.warning("committed offsets of %s: %s", self._group_id, error.cause)
-                await self._cluster.clock.sleep(backoff.next_s())
-                continue
-            if not self.core.looks_up(begin.number):
-                return
-            self.begin_at(begin.slots, {slot: value.offset for slot, value in found.items()})
-            self.perform(self.core.positions_known(begin.number, self._now_s()))
-
-    def begin_at(self, slots: Iterable[Slot], committed: dict[Slot, int]) -> None:
-        """Positions of partitions that are new here: committed ones, or as the policy says (F6)."""
-        self.readings.add(slots, committed)
-        self.commits.core.known(committed)
-        anew = [slot for slot in slots if slot not in committed]
-        if anew:
-            names = ", ".join(map(str, places(anew)))
-            reset = self._config.auto_offset_reset
-            _log.info("group %s committed nothing of %s: %s", self._group_id, names, reset)
+    def _tell_of(self, error: OctavoError) -> None:
+        self._error = error
+        self.readings.wake()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -330,14 +336,17 @@ class Session:
         """Commit (with auto-commit), call the last callback, say goodbye; the parts share the time.
 
         Without `commits` what was handed out last counts as not processed. The goodbye is on its
-        way when this returns, and heard if there was time.
+        way when this returns, and heard if there was time. RequestTimedOut after all of it when
+        nobody confirmed the commit in time.
         """
         deadline = Deadline(self._cluster.clock, timeout_s)
-        owned = self.owned
+        self.look_at_clock()
+        owned, member = self.owned, self.core.epoch > JOIN_EPOCH
+        unconfirmed: OctavoError | None = None
         self.perform(self.core.part(self._now_s()))
         try:
             if commits and self._config.enable_auto_commit and owned:
-                await self.commits.last(owned, timeout_s * COMMIT_PART)
+                unconfirmed = await self.commits.last(owned, timeout_s * COMMIT_PART)
             duty = self.core.duty
             if duty is not None:
                 self.core.begun(duty)
@@ -349,14 +358,21 @@ class Session:
         finally:  # also when it is cancelled, or the callback raised
             self._parted.clear()
             self.perform(self.core.leave(self._now_s(), stays=stays))
-            await self._goodbye(deadline)
+            await self._goodbye(deadline, member=member)
+        if unconfirmed is not None:
+            raise unconfirmed
 
-    async def _goodbye(self, deadline: Deadline) -> None:
+    async def _goodbye(self, deadline: Deadline, *, member: bool) -> None:
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await self._parted.wait()
         except TimeoutError:
-            _log.info("group %s did not hear that this member leaves", self._group_id)
+            if member:
+                _log.warning(
+                    "group %s did not hear that this member leaves; what it read is free after its "
+                    "session timeout",
+                    self._group_id,
+                )
 
     async def close(self) -> None:
         """End what runs in the background; harmless when repeated."""

@@ -103,13 +103,16 @@ def commit(
 
 
 def commit_errors(reply: pb.CommitOffsetsReply, offsets: Iterable[Slot]) -> dict[Slot, OctavoError]:
-    """What was not stored, and why."""
+    """What was not stored, and why; each error names its partition (O2, F114)."""
     errors = {(one.topic_id, one.partition): from_wire(one.error) for one in reply.errors}
-    return {
-        slot: errors[slot.topic_id, slot.partition]
-        for slot in offsets
-        if (slot.topic_id, slot.partition) in errors
-    }
+    found: dict[Slot, OctavoError] = {}
+    for slot in offsets:
+        error = errors.get((slot.topic_id, slot.partition))
+        if error is not None:
+            error.cause = f"{slot.where}: {error.cause}"
+            error.details |= {"topic": slot.topic, "partition": slot.partition}
+            found[slot] = error
+    return found
 
 
 def committed_offsets(

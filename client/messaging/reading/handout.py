@@ -10,6 +10,7 @@ whole before it looks into it, and the iteration's next step comes to the loop.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable
 
@@ -22,6 +23,9 @@ class Handout:
     def __init__(self) -> None:
         self.ready: deque[Record] = deque()
         """What the next steps of the iteration yield; replaced as a whole when it changes."""
+        self.good_until_s = math.inf
+        """From then on, by the monotonic clock, the next step comes to the loop before it yields:
+        what is ready may be somebody else's (RB12)."""
         self._held: deque[Record] = deque()
         """What `ready` was when the next step was to come to the loop first."""
         self._parked: dict[TopicPartition, list[Record]] = {}

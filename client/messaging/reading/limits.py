@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from octavo.client.messaging.records import TopicPartition
 from octavo.runtime.errors import ConfigError
@@ -79,6 +80,10 @@ def check_topic(name: object) -> str:
 def partitions_of(wanted: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
     """Named partitions, checked and each once; raises ConfigError."""
     out: dict[TopicPartition, None] = {}
+    if not isinstance(cast("object", wanted), Iterable):
+        raise ConfigError(
+            f"{wanted!r} are no partitions", hint='for example [TopicPartition("orders", 0)]'
+        )
     for item in wanted:
         try:
             topic, number = item

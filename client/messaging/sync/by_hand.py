@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
@@ -87,7 +88,8 @@ class ConsumerByHand:
         handout = self._hand_over.handout
         finishing = self._hand_over.finishing
         while True:
-            while handout.ready:  # the body may seek, pause or assign
+            # the body may seek, pause or assign, and may take long
+            while handout.ready and monotonic() < handout.good_until_s:
                 record = handout.ready[0]
                 if finishing is not None:
                     made = finishing.one(record)

@@ -1,0 +1,74 @@
+"""Topics that a member names and that do not exist: who misspelt one hears of it (F106).
+
+A group reads a topic as soon as it exists, so a missing one is a warning, once for each
+subscription; with `allow_missing_topics` off, and for what no topic can be called, an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.reading.lost_tasks import LostTasks
+from octavo.client.messaging.user_code import ClientLog
+from octavo.proto.errors import from_wire
+from octavo.runtime.errors import OctavoError, UnknownTopic
+
+_log = ClientLog("octavo.client")
+
+
+class WantedTopics:
+    """Of one consumer.
+
+    Args:
+        tell: called when there is an error for the next reading call.
+    """
+
+    def __init__(
+        self, cluster: Cluster, tasks: LostTasks, *, may_miss: bool, tell: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._may_miss = may_miss
+        self._tell = tell
+        self._names: tuple[str, ...] = ()
+        self.error: OctavoError | None = None
+        """Of the newest look; `again` takes it back."""
+
+    def look_for(self, names: Iterable[str]) -> None:
+        """These are wanted from now on."""
+        self._names = tuple(names)
+        self.again()
+
+    def again(self) -> None:
+        """Look anew, in the background."""
+        self.error = None
+        if self._names:
+            names = self._names
+            again = partial(self.look_for, names)
+            self._tasks.start(self._look(names), "looking for topics", again)
+
+    async def _look(self, names: tuple[str, ...]) -> None:
+        backoff = self._cluster.calls.backoff()
+        while self._names is names:
+            try:
+                reply = await self._cluster.topics.metadata(names)
+            except OctavoError as error:
+                _log.debug("whether %s exist is not known yet: %s", names, error)
+                await self._cluster.clock.sleep(backoff.next_s())
+                continue
+            found = {
+                one.name: from_wire(one.error) for one in reply.topics if one.HasField("error")
+            }
+            if self._names is names:
+                self._judge(found)
+            return
+
+    def _judge(self, found: dict[str, OctavoError]) -> None:
+        for name, error in found.items():
+            if self._may_miss and isinstance(error, UnknownTopic):
+                _log.warning("topic %r does not exist yet; it is read as soon as it does", name)
+            elif not error.retriable and self.error is None:
+                self.error = error
+                self._tell()
