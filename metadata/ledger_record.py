@@ -77,6 +77,8 @@ class LedgerMetadata:
     degraded: bool = False
     """Created with fewer copies than configured because too few bookies lived (3.7)."""
     ctime_ms: int = 0
+    wanted_copies: int = 0
+    """Of a degraded ledger: the copies that it was meant to have; 0: not known."""
 
     # --- placement --------------------------------------------------------------------------
 
@@ -165,6 +167,27 @@ class LedgerMetadata:
             fragments.append((start, members))
         return replace(self, fragments=tuple(fragments))._checked()
 
+    @property
+    def may_grow(self) -> bool:
+        """A degraded ledger that has all its entries, and could have one more copy (ADR 42).
+
+        Only with E = Qw every member holds every entry, whatever their number is.
+        """
+        size, copies, _ = self.quorum
+        return self.closed_for_good and self.degraded and size == copies < self.wanted_copies
+
+    def grown(self, added: Mapping[EntryId, Member]) -> LedgerMetadata:
+        """One more copy: `added` has who joins each fragment, and holds all of it (ADR 42)."""
+        if not self.may_grow:
+            raise IllegalStateError(f"ledger {self.ledger_id} has the copies that it will have")
+        size, copies, acks = self.quorum
+        return replace(
+            self,
+            quorum=Quorum(size + 1, copies + 1, acks),
+            fragments=tuple((start, (*members, added[start])) for start, members in self.fragments),
+            degraded=copies + 1 < self.wanted_copies,
+        )._checked()
+
     # --- bytes ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
@@ -185,6 +208,7 @@ class LedgerMetadata:
             custom=dict(self.custom),
             creator_token=self.creator_token,
             degraded=self.degraded,
+            wanted_copies=self.wanted_copies,
         )
         if self.last_entry is not None:
             record.last_entry = self.last_entry
@@ -236,6 +260,7 @@ class LedgerMetadata:
             creator_token=record.creator_token,
             degraded=record.degraded,
             ctime_ms=record.ctime_ms,
+            wanted_copies=record.wanted_copies,
         )._checked()
 
     def _checked(self) -> LedgerMetadata:

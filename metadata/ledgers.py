@@ -86,6 +86,7 @@ class LedgerCatalog:
         *,
         custom: Mapping[str, str] | None = None,
         degraded: bool = False,
+        wanted_copies: int = 0,
         above: int = -1,
     ) -> VersionedLedger:
         """A new OPEN ledger on `members`, with an id greater than `above` (ML-3).
@@ -106,6 +107,7 @@ class LedgerCatalog:
                 custom=dict(custom or {}),
                 creator_token=self._entropy.token(),
                 degraded=degraded,
+                wanted_copies=wanted_copies if degraded else 0,
                 ctime_ms=self._clock.wall_ms(),
             )
             try:

@@ -106,6 +106,7 @@ class LedgerRecord(_message.Message):
     CUSTOM_FIELD_NUMBER: _builtins.int
     CREATOR_TOKEN_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    WANTED_COPIES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     ledger_id: _builtins.int
     ensemble_size: _builtins.int
@@ -121,6 +122,8 @@ class LedgerRecord(_message.Message):
     ctime_ms: _builtins.int
     creator_token: _builtins.bytes
     degraded: _builtins.bool
+    wanted_copies: _builtins.int
+    """of a degraded ledger: what it grows to; 0: not known"""
     @_builtins.property
     def fragments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fragment]:
         """first_entry strictly increasing, first is 0"""
@@ -146,10 +149,11 @@ class LedgerRecord(_message.Message):
         custom: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         creator_token: _builtins.bytes = ...,
         degraded: _builtins.bool = ...,
+        wanted_copies: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_entry", b"_last_entry", "_length", b"_length", "last_entry", b"last_entry", "length", b"length"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_entry", b"_last_entry", "_length", b"_length", "ack_quorum", b"ack_quorum", "creator_token", b"creator_token", "ctime_ms", b"ctime_ms", "custom", b"custom", "degraded", b"degraded", "digest_type", b"digest_type", "ensemble_size", b"ensemble_size", "format_version", b"format_version", "fragments", b"fragments", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "length", b"length", "state", b"state", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_entry", b"_last_entry", "_length", b"_length", "ack_quorum", b"ack_quorum", "creator_token", b"creator_token", "ctime_ms", b"ctime_ms", "custom", b"custom", "degraded", b"degraded", "digest_type", b"digest_type", "ensemble_size", b"ensemble_size", "format_version", b"format_version", "fragments", b"fragments", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "length", b"length", "state", b"state", "wanted_copies", b"wanted_copies", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_entry: _TypeAlias = _typing.Literal["last_entry"]  # noqa: Y015
     _WhichOneofArgType__last_entry: _TypeAlias = _typing.Literal["_last_entry", b"_last_entry"]  # noqa: Y015

@@ -61,6 +61,10 @@ class SlotWorld:
         )
         self.replacing = self.settled and rng.random() < 0.6
         self.target = members[size] if self.replacing else self.slot.member
+        self.joins = self.replacing and size == write and rng.random() < 0.3
+        if self.joins:  # one more copy than the record asks for so far (ADR 42)
+            self.quorum = Quorum(size + 1, write + 1, self.quorum.ack)
+            self.slot = Slot(EntryId(first), first, last, size, members, True)
         self.faults = rng.choice([0.0, 0.0, 0.05, 0.3])
         self.wanted = [
             entry
@@ -68,15 +72,18 @@ class SlotWorld:
             for entry in range(a, b + 1)
         ]
         self._fill(first, last)
+        self.replacing = self.replacing and not self.joins
         self.record = list(self.slot.ensemble)
         self.ended: s.Finished | s.GaveUp | None = None
-        self.core = core_type(LEDGER, self.quorum, self.slot, self.target)
+        self.core = core_type(LEDGER, self.quorum, self.slot, self.target, joins=self.joins)
 
     def _fill(self, first: int, last: int) -> None:
         """Each entry lies on its write set, with gaps; now and then nowhere, or damaged."""
         rng = self.rng
         gaps = rng.choice([0.0, 0.1, 0.5])
         for number, member in enumerate(self.slot.ensemble):
+            if self.joins and member == self.target:
+                continue
             for a, b in stored_runs(self.quorum, number, first, last):
                 for entry in range(a, b + 1):
                     if rng.random() >= gaps:
@@ -191,6 +198,8 @@ class SlotWorld:
             absent = [entry for entry in self.wanted if entry not in target.store]
             if absent:
                 raise Violation(f"it finished, and {self.target} lacks {absent[:5]}")
+            if self.joins and not all(map(target.holds, self.wanted)):
+                raise Violation(f"it finished, and {self.target} joins with damaged copies")
         elif changed:
             raise Violation("it gave up after the record was changed")
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from octavo.client.autorecovery.slots import Fate
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.repairs import BookieHold, HoldKind
 from octavo.runtime.ids import Member
 from octavo.runtime.invariant import invariant
@@ -46,6 +47,8 @@ class Fleet:
     holds: Mapping[str, BookieHold] = field(default_factory=dict[str, BookieHold])
     lost: frozenset[str] = frozenset()
     """Bookies that an auditor gave up: filled in by `AuditCore`."""
+    writable: frozenset[Member] = frozenset()
+    """Those of the registered that take new records."""
     processes: Mapping[Member, bytes] = field(default_factory=dict[Member, bytes])
     """What tells the process of a member from the one before it."""
 
@@ -54,6 +57,13 @@ class Fleet:
         """Members whose copies an operator has moved elsewhere (7.4)."""
         holds = self.holds.values()
         return frozenset(hold.member for hold in holds if hold.kind is not HoldKind.READONLY)
+
+    def can_grow(self, record: LedgerMetadata) -> bool:
+        """Whether one more bookie can take the copies of a ledger that was opened with too few."""
+        free = {m.bookie_id for m in self.writable if self.fate_of(m) is Fate.THERE}
+        return record.may_grow and all(
+            free - {member.bookie_id for member in members} for _, members in record.fragments
+        )
 
     def fate_of(self, member: Member) -> Fate:
         """What may be done about this member's slots now."""

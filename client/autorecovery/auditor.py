@@ -55,6 +55,7 @@ class _Pass:
     short: int = 0
     unreadable: int = 0
     unchecked: int = 0
+    growing: int = 0
     named: set[str] = field(default_factory=set[str])
 
 
@@ -158,7 +159,7 @@ class Auditor:
             _log.warning("audit-pass-cut-short", cause=error.cause)
         finally:
             now_ms = self._clock.wall_ms()
-            healthy = not (seen.short or seen.unchecked or seen.unreadable)
+            healthy = not (seen.short or seen.unchecked or seen.unreadable or seen.growing)
             core.pass_ended(
                 now_ms / 1000,
                 whole=whole and not seen.unreadable,
@@ -231,14 +232,21 @@ class Auditor:
         members = {member for _, ensemble in record.fragments for member in ensemble}
         seen.named |= {member.bookie_id for member in members}
         fates = {member: seen.fleet.fate_of(member) for member in members}
-        if ledger_id in self._known_whole and set(fates.values()) == {Fate.THERE}:
+        if (
+            ledger_id in self._known_whole
+            and not record.may_grow
+            and set(fates.values()) == {Fate.THERE}
+        ):
             return
         found = await self._check.check(record, fates.__getitem__)
-        if found.lost or found.plan.recover or found.short:
+        grows = seen.fleet.can_grow(record)
+        if found.lost or found.plan.recover or found.short or grows:
             seen.short += 1
             lost = frozenset(member for member, fate in fates.items() if fate is Fate.LOST)
-            await self._repairs.mark(RepairMark(ledger_id, lost, found.short))
+            await self._repairs.mark(RepairMark(ledger_id, lost, found.short or grows))
         elif found.unknown:
             seen.unchecked += 1
+        elif record.degraded and not record.closed_for_good:
+            seen.growing += 1  # its writer goes on in another one soon; then it can grow
         elif record.closed_for_good:
             self._known_whole.add(ledger_id)

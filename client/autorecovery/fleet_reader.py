@@ -49,6 +49,7 @@ class FleetReader:
         live = self._directory.live()
         return Fleet(
             registered={b.member: domain_of(b) for b in live},
+            writable=frozenset(b.member for b in live if b.state == "rw"),
             processes={b.member: b.process_nonce for b in live},
             incarnations=incarnations,
             unreadable=frozenset(unreadable),

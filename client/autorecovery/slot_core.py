@@ -102,6 +102,7 @@ class SlotCore:
         quorum: of the ledger.
         target: who shall hold the slot's entries: its member, or a spare in a lost one's place.
         last_resort: members that are asked only when the others could not help.
+        joins: no record names the target yet: every entry is read back, and another may tell.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class SlotCore:
         target: Member,
         *,
         last_resort: frozenset[Member] = frozenset(),
+        joins: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self.slot = slot
@@ -121,6 +123,7 @@ class SlotCore:
         self._quorum = quorum
         self._last_resort = last_resort
         self._replacing = target != slot.member
+        self._joins = joins
         invariant(
             not self._replacing or slot.settled, "a slot that is not settled keeps its member"
         )
@@ -156,7 +159,9 @@ class SlotCore:
         if through < self._wanted[-1][1]:
             return self._list_from(through + 1)
         self._missing = without(self._wanted, self._held)
-        self._to_prove = list(self._wanted) if self._replacing else list(self._missing)
+        self._to_prove = (
+            list(self._wanted) if self._replacing or self._joins else list(self._missing)
+        )
         return self._copy()
 
     def source_read(

@@ -32,14 +32,14 @@ from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.ensemble_change import DEFAULT_DOMAIN, candidates_of, domain_of
 from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
-from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.ledgers import VersionedLedger
 from octavo.metadata.repairs import RepairCatalog, RepairLock, RepairMark
 from octavo.proto.bookie_wire import ReadRequest, Status
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import LedgerConflict, NoSuchLedger, OctavoError, VersionConflict
-from octavo.runtime.ids import LedgerId, Member
+from octavo.runtime.ids import EntryId, LedgerId, Member
 from octavo.runtime.telemetry import get_logger
 
 READ_MAX_BYTES = 1 << 20
@@ -61,6 +61,7 @@ class RepairStats:
     entries_unreadable: int = 0
     attempts_failed: int = 0
     recoveries_forced: int = 0
+    ledgers_grown: int = 0
 
 
 class Attempt(NamedTuple):
@@ -142,10 +143,17 @@ class LedgerRepairer:
             attempt = await self._mend(look, lock)
             if attempt.outdated:
                 continue
-            after = (await self._look(mark)).wanted
-            if not attempt.whole or not (after.replace or after.recover):
+            if not attempt.whole:
                 return attempt
-        return attempt
+            after = await self._look(mark)
+            if after.wanted.replace or after.wanted.recover:
+                continue
+            if not after.fleet.can_grow(after.found.metadata):
+                return attempt
+            attempt = await self._grow(after, lock)
+            if not (attempt.whole or attempt.outdated):
+                return attempt
+        return Attempt(False, "the ledger kept changing", outdated=attempt.outdated)
 
     async def _look(self, mark: RepairMark) -> Look:
         fleet = await self._fleets.read()
@@ -209,6 +217,56 @@ class LedgerRepairer:
             return Attempt(False, "the ledger is not closed yet")
         return worst
 
+    async def _grow(self, look: Look, lock: RepairLock) -> Attempt:
+        """One more copy of a closed ledger that was opened with too few bookies (ADR 42)."""
+        found, fleet, _ = look
+        record = found.metadata
+        size, copies, acks = record.quorum
+        quorum = Quorum(size + 1, copies + 1, acks)
+        last = -1 if record.last_entry is None else int(record.last_entry)
+        bounds = [start for start, _ in record.fragments[1:]] + [EntryId(last + 1)]
+        added: dict[EntryId, Member] = {}
+        for (start, ensemble), end in zip(record.fragments, bounds, strict=True):
+            chosen = self._spares(record, ensemble, {size: ensemble[0]}, fleet, quorum)
+            if size not in chosen:
+                return Attempt(False, "no other bookie can take one more copy")
+            target = chosen[size].member
+            slot = Slot(start, start, min(end - 1, last), size, (*ensemble, target), True)
+            ended = await self._copy(record.ledger_id, quorum, slot, target, fleet)
+            if isinstance(ended, GaveUp):
+                return self._gave_up(record, slot, target, ended, Attempt(True))
+            added[start] = target
+        if not lock.held:  # A-9
+            return Attempt(False, "the lock may be lost")
+        try:
+            await self._client.catalog.cas(found, record.grown(added))
+        except VersionConflict:
+            return Attempt(False, "the record was changed by others", outdated=True)
+        self.stats.ledgers_grown += 1
+        _log.info("ledger-grown", ledger_id=record.ledger_id, copies=quorum.write)
+        return Attempt(True)
+
+    async def _copy(
+        self, ledger_id: LedgerId, quorum: Quorum, slot: Slot, target: Member, fleet: Fleet
+    ) -> Finished | GaveUp:
+        """Every entry of a slot that no record knows yet, at its target, and proved."""
+        core = SlotCore(
+            ledger_id,
+            quorum,
+            slot,
+            target,
+            last_resort=frozenset(m for m in slot.ensemble if m not in fleet.registered),
+            joins=True,
+        )
+        actions = core.start()
+        while not isinstance(actions[0], Finished | GaveUp):
+            actions = await self._perform(core, actions[0])
+        ended = actions[0]
+        if isinstance(ended, Finished):
+            self.stats.entries_copied += ended.entries
+            self.stats.bytes_copied += ended.nbytes
+        return ended
+
     def _gave_up(
         self, record: LedgerMetadata, slot: Slot, target: Member, ended: GaveUp, worst: Attempt
     ) -> Attempt:
@@ -231,6 +289,7 @@ class LedgerRepairer:
         ensemble: tuple[Member, ...],
         lost: dict[int, Member],
         fleet: Fleet,
+        quorum: Quorum | None = None,
     ) -> dict[int, Candidate]:
         """Writable bookies for these slots by the placement policy (3.8, B-26)."""
         live = self._client.directory.live()
@@ -240,7 +299,7 @@ class LedgerRepairer:
             lost,
             [Candidate(m, domains.get(m, DEFAULT_DOMAIN)) for m in ensemble],
             [c for c in candidates_of(live) if fleet.fate_of(c.member) is Fate.THERE],
-            record.quorum,
+            quorum or record.quorum,
             entropy=self._entropy,
             quarantined=self._client.pool.quarantined(),
             rule=DomainRule(config.min_domains_per_write_set, config.enforce_domains),

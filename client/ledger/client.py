@@ -161,6 +161,7 @@ class LedgerClient:
             [candidate.member for candidate in ensemble],
             custom=custom,
             degraded=sized.degraded,
+            wanted_copies=quorum.write,
             above=above,
         )
         core = QuorumCore(

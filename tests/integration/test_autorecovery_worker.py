@@ -85,6 +85,12 @@ async def _scene(cluster: FakeCluster, *, close: bool = True, grace_s: float = 0
     )
     if close:
         await writer.close()
+    return _scene_of(cluster, client, writer.ledger_id, grace_s)
+
+
+def _scene_of(
+    cluster: FakeCluster, client: LedgerClient, ledger_id: LedgerId, grace_s: float
+) -> Scene:
     store = cluster.stores[0]
     repairs = RepairCatalog(store, cluster.paths, clock=CLOCK)
     cookies = CookieCatalog(store, cluster.paths, clock=CLOCK, entropy=SystemEntropy())
@@ -97,7 +103,7 @@ async def _scene(cluster: FakeCluster, *, close: bool = True, grace_s: float = 0
         clock=CLOCK,
         entropy=SystemEntropy(),
     )
-    return Scene(cluster, client, repairs, repairer, writer.ledger_id)
+    return Scene(cluster, client, repairs, repairer, ledger_id)
 
 
 @pytest_asyncio.fixture
@@ -258,3 +264,92 @@ async def test_a6_nobody_is_evicted_for_copies_that_nobody_could_take(ledgers: F
     assert "no other bookie" in attempt.cause
     assert (await scene.record()).metadata.state is LedgerState.OPEN
     assert scene.repairer.stats.recoveries_forced == 0
+
+
+# --- ledgers that were opened with too few bookies (ADR 42) ------------------------------------
+
+
+async def _degraded(ledgers: FakeCluster) -> Scene:
+    """Opened on two bookies of three, closed; the third, and a fourth one, are there now."""
+    away = ledgers.bookies.pop()
+    await away.unregister()
+    await away.stop()
+    client = await ledgers.client()
+    writer = await client.create_ledger(Quorum(3, 3, 2), {})
+    for number in range(COUNT):
+        await writer.append(b"%d" % number)
+    assert writer.metadata.degraded
+    await writer.close()
+    for _ in range(2):
+        await ledgers.add_bookie()
+    await until(lambda: len(client.directory.live()) == 4)
+    scene = _scene_of(ledgers, client, writer.ledger_id, 0.0)
+    await scene.mark()
+    return scene
+
+
+async def test_a_degraded_ledger_grows_to_the_copies_that_were_wanted(ledgers: FakeCluster) -> None:
+    scene = await _degraded(ledgers)
+    before = await scene.record()
+    assert (tuple(before.metadata.quorum), before.metadata.wanted_copies) == ((2, 2, 2), 3)
+    attempt = await scene.attempt()
+    assert attempt.whole, attempt
+    after = await scene.record()
+    assert after.version == before.version + 1
+    assert (tuple(after.metadata.quorum), after.metadata.degraded) == ((3, 3, 2), False)
+    joined = scene.cluster.bookie(after.metadata.last_fragment[1][2].bookie_id)
+    assert scene.held(joined) == list(range(COUNT))
+    assert joined.bookie_id not in {m.bookie_id for m in before.metadata.last_fragment[1]}
+    assert scene.repairer.stats.ledgers_grown == 1
+    assert await scene.repairs.read(scene.ledger_id) is None
+    reader = await scene.client.open_reader(scene.ledger_id)
+    read = await reader.read(EntryId(0), max_count=COUNT, max_bytes=1 << 20)
+    assert len(read) == COUNT
+
+
+@pytest.mark.parametrize("frame", [FrameType.LIST_ENTRIES, FrameType.ADD, FrameType.READ])
+async def test_no_record_grows_by_a_bookie_that_did_not_prove_its_copies(
+    ledgers: FakeCluster, frame: FrameType
+) -> None:
+    scene = await _degraded(ledgers)
+    before = await scene.record()
+    named = await scene.members()
+    for bookie in scene.cluster.bookies:
+        if bookie.bookie_id not in named:
+            bookie.statuses[frame] = [Status.UNKNOWN] * COUNT
+    attempt = await scene.attempt()
+    assert not attempt.whole
+    assert await scene.record() == before
+    assert await scene.repairs.read(scene.ledger_id) is not None
+
+
+async def test_a_record_that_was_written_while_it_should_grow_is_planned_anew(
+    ledgers: FakeCluster,
+) -> None:
+    scene = await _degraded(ledgers)
+    named = await scene.members()
+    others = [b for b in scene.cluster.bookies if b.bookie_id not in named]
+    gate = asyncio.Event()
+    for bookie in others:
+        bookie.hold[FrameType.LIST_ENTRIES] = gate
+    attempt = asyncio.create_task(scene.attempt())
+    await until(lambda: any(FrameType.LIST_ENTRIES in b.received for b in others))
+    before = await scene.record()
+    await scene.client.catalog.cas(before, before.metadata)
+    gate.set()
+    assert (await attempt).whole
+    after = await scene.record()
+    assert after.version == before.version + 2
+    assert tuple(after.metadata.quorum) == (3, 3, 2)
+
+
+async def test_without_a_bookie_to_spare_a_degraded_ledger_stays_and_nobody_tries(
+    ledgers: FakeCluster,
+) -> None:
+    scene = await _degraded(ledgers)
+    for bookie in scene.cluster.bookies[2:]:
+        await bookie.unregister()
+    await until(lambda: len(scene.client.directory.live()) == 2)
+    before = await scene.record()
+    assert (await scene.attempt()).whole, "nothing that could be done is left"
+    assert await scene.record() == before

@@ -143,6 +143,27 @@ def test_a_bookie_that_was_away_gets_what_was_written_meanwhile() -> None:
         assert "slot-repaired" in "".join(cluster.log(f"bookie-{i}") for i in (1, 2, 3))
 
 
+def test_what_was_written_while_bookies_were_too_few_gets_its_third_copy() -> None:
+    """ADR 42: a ledger opened degraded is closed when the third bookie is back, and grows."""
+    with LocalCluster(bookies=3, bookie_settings={**QUICK, "lost_delay_s": 600}) as cluster:
+        cluster.kill("bookie-2")
+        _until(lambda: len(look_now(cluster.metadata).fleet.registered) == 2, "bookie-2 to be away")
+        values = {b"%03d" % number for number in range(50)}
+        with Client(cluster.bootstrap_servers) as client, client.producer() as producer:
+            client.admin.create_topic("orders", partitions=2)
+            for value in sorted(values):
+                producer.send("orders", value, key=value)
+        assert any(record.degraded for record in look_now(cluster.metadata).records)
+        cluster.restart("bookie-2")
+        with Client(cluster.bootstrap_servers) as client, client.producer() as producer:
+            for number in range(4):  # who writes goes on in a ledger with three copies
+                producer.send("orders", b"later", key=b"%d" % number)
+        seen = _until_whole(cluster)
+        assert not any(record.degraded for record in seen.records)
+        assert {record.quorum.write for record in seen.records} == {3}
+        assert {*values, b"later"} <= _all_values(cluster)
+
+
 def _close_open_ledgers(cluster: LocalCluster, *words: str) -> None:
     records = look_now(cluster.metadata).records
     live = [record.ledger_id for record in records if record.state is LedgerState.OPEN]

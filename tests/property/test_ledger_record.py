@@ -50,6 +50,7 @@ def ledger_records(draw: st.DrawFn) -> LedgerMetadata:
         custom=draw(st.dictionaries(NAMES, NAMES, max_size=3)),
         creator_token=draw(st.binary(max_size=16)),
         degraded=draw(st.booleans()),
+        wanted_copies=draw(st.integers(0, 9)),
         ctime_ms=draw(st.integers(0, 1 << 45)),
     )
 

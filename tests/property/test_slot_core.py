@@ -61,6 +61,14 @@ class _BelievesAcknowledgements(s.SlotCore):
         return super()._prove()
 
 
+class _JoinsUnproven(s.SlotCore):
+    """Of a target that no record names only what was copied now is read back."""
+
+    def listed(self, status: Status, through: int, runs: Sequence[Run]) -> list[s.SlotAction]:
+        self._joins = False
+        return super().listed(status, through, runs)
+
+
 class _UnknownIsAbsent(s.SlotCore):
     """A target that does not answer is taken for empty; a source for one without the entry."""
 
@@ -158,6 +166,7 @@ class _StopsAtTheFirstGap(s.SlotCore):
 PLANTED = (
     _CommitsFirst,
     _BelievesAcknowledgements,
+    _JoinsUnproven,
     _UnknownIsAbsent,
     _UnknownIsHeld,
     _ShortRepliesAreWhole,

@@ -149,6 +149,38 @@ def test_replicator_replaces_a_member_only_in_a_settled_fragment() -> None:
 # --- bytes -----------------------------------------------------------------------------------
 
 
+def test_a_degraded_ledger_grows_once_it_is_closed_up_to_the_copies_it_was_meant_to_have() -> None:
+    few = replace(
+        OPEN,
+        quorum=Quorum(2, 2, 2),
+        fragments=((EntryId(0), ENSEMBLE[:2]), (EntryId(5), ENSEMBLE[1:])),
+        degraded=True,
+        wanted_copies=4,
+    )
+    assert not few.may_grow, "its writer decides"
+    closed = few.closed(EntryId(9), 90)
+    once = closed.grown({EntryId(0): member(3), EntryId(5): member(4)})
+    assert (tuple(once.quorum), once.degraded) == ((3, 3, 2), True)
+    assert once.fragments[1] == (5, (member(2), member(3), member(4)))
+    assert once.is_closed_at(9, 90), "INV-7: its entries are what they were"
+    twice = once.grown({EntryId(0): member(5), EntryId(5): member(5)})
+    assert (tuple(twice.quorum), twice.degraded) == ((4, 4, 2), False)
+    assert LedgerMetadata.from_bytes(twice.to_bytes()) == twice
+    with pytest.raises(IllegalStateError):
+        twice.grown({EntryId(0): member(6), EntryId(5): member(6)})
+    with pytest.raises(MetadataCorrupt):
+        closed.grown({EntryId(0): member(2), EntryId(5): member(4)})
+
+
+def test_only_where_every_member_holds_every_entry_and_the_wanted_copies_are_known() -> None:
+    closed = OPEN.closed(EntryId(9), 90)
+    assert not closed.may_grow
+    assert not replace(closed, degraded=True).may_grow, "of an older release: nobody knows"
+    assert replace(closed, degraded=True, wanted_copies=4).may_grow
+    striped = replace(closed, degraded=True, wanted_copies=4, quorum=Quorum(3, 2, 2))
+    assert not striped.may_grow
+
+
 def damaged(change: Callable[[records_pb2.LedgerRecord], object]) -> bytes:
     record = records_pb2.LedgerRecord()
     record.ParseFromString(OPEN.to_bytes())
