@@ -169,7 +169,7 @@ class LedgerMetadata:
 
     @property
     def may_grow(self) -> bool:
-        """A degraded ledger that has all its entries, and could have one more copy (ADR 42).
+        """A degraded ledger that has all its entries, and could have one more copy (ADR 47).
 
         Only with E = Qw every member holds every entry, whatever their number is.
         """
@@ -177,7 +177,7 @@ class LedgerMetadata:
         return self.closed_for_good and self.degraded and size == copies < self.wanted_copies
 
     def grown(self, added: Mapping[EntryId, Member]) -> LedgerMetadata:
-        """One more copy: `added` has who joins each fragment, and holds all of it (ADR 42)."""
+        """One more copy: `added` has who joins each fragment, and holds all of it (ADR 47)."""
         if not self.may_grow:
             raise IllegalStateError(f"ledger {self.ledger_id} has the copies that it will have")
         size, copies, acks = self.quorum

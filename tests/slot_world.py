@@ -62,7 +62,7 @@ class SlotWorld:
         self.replacing = self.settled and rng.random() < 0.6
         self.target = members[size] if self.replacing else self.slot.member
         self.joins = self.replacing and size == write and rng.random() < 0.3
-        if self.joins:  # one more copy than the record asks for so far (ADR 42)
+        if self.joins:  # one more copy than the record asks for so far (ADR 47)
             self.quorum = Quorum(size + 1, write + 1, self.quorum.ack)
             self.slot = Slot(EntryId(first), first, last, size, members, True)
         self.faults = rng.choice([0.0, 0.0, 0.05, 0.3])

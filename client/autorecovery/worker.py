@@ -218,7 +218,7 @@ class LedgerRepairer:
         return worst
 
     async def _grow(self, look: Look, lock: RepairLock) -> Attempt:
-        """One more copy of a closed ledger that was opened with too few bookies (ADR 42)."""
+        """One more copy of a closed ledger that was opened with too few bookies (ADR 47)."""
         found, fleet, _ = look
         record = found.metadata
         size, copies, acks = record.quorum

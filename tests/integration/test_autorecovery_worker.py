@@ -266,7 +266,7 @@ async def test_a6_nobody_is_evicted_for_copies_that_nobody_could_take(ledgers: F
     assert scene.repairer.stats.recoveries_forced == 0
 
 
-# --- ledgers that were opened with too few bookies (ADR 42) ------------------------------------
+# --- ledgers that were opened with too few bookies (ADR 47) ------------------------------------
 
 
 async def _degraded(ledgers: FakeCluster) -> Scene:

@@ -144,7 +144,7 @@ def test_a_bookie_that_was_away_gets_what_was_written_meanwhile() -> None:
 
 
 def test_what_was_written_while_bookies_were_too_few_gets_its_third_copy() -> None:
-    """ADR 42: a ledger opened degraded is closed when the third bookie is back, and grows."""
+    """ADR 47: a ledger opened degraded is closed when the third bookie is back, and grows."""
     with LocalCluster(bookies=3, bookie_settings={**QUICK, "lost_delay_s": 600}) as cluster:
         cluster.kill("bookie-2")
         _until(lambda: len(look_now(cluster.metadata).fleet.registered) == 2, "bookie-2 to be away")
