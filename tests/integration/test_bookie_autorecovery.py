@@ -146,11 +146,13 @@ def test_a_bookie_that_was_away_gets_what_was_written_meanwhile() -> None:
 def test_what_was_written_while_bookies_were_too_few_gets_its_third_copy() -> None:
     """ADR 47: a ledger opened degraded is closed when the third bookie is back, and grows."""
     with LocalCluster(bookies=3, bookie_settings={**QUICK, "lost_delay_s": 600}) as cluster:
+        with Client(cluster.bootstrap_servers) as client:
+            client.admin.create_topic("orders", partitions=2)
         cluster.kill("bookie-2")
-        _until(lambda: len(look_now(cluster.metadata).fleet.registered) == 2, "bookie-2 to be away")
+        _until(lambda: len(look_now(cluster.metadata).fleet.registered) == 2, "it to be away")
+        cluster.restart("broker-1")  # which opens ledgers of its own
         values = {b"%03d" % number for number in range(50)}
         with Client(cluster.bootstrap_servers) as client, client.producer() as producer:
-            client.admin.create_topic("orders", partitions=2)
             for value in sorted(values):
                 producer.send("orders", value, key=value)
         assert any(record.degraded for record in look_now(cluster.metadata).records)
