@@ -112,8 +112,11 @@ class SurplusCollector:
                 actions = following
 
     async def close(self) -> None:
-        """Wait for a look into the index that is under way."""
+        """Once `run` is cancelled: give back what it held, for the session may go on (6.13)."""
         await self._thread.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await lock.release()
 
     async def _act(self, action: Action) -> list[Action]:
         match action:

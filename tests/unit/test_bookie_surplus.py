@@ -147,3 +147,24 @@ async def test_nobody_is_told_of_copies_that_may_be_given_up(tmp_path: pathlib.P
         assert await adding == [Status.OK]
         await indexed(rig, ledger)
         assert await stored(rig, ledger) == [(0, COUNT)]
+
+
+async def test_a_lock_is_given_back_when_the_storage_is_opened_again(
+    tmp_path: pathlib.Path,
+) -> None:
+    """6.13: the session goes on, and a ledger that stays locked is never repaired."""
+    async with rig_of(tmp_path) as rig:
+        reclaimer = reclaimer_of(rig)
+        catalog = reclaimer.collector._witness.catalog  # pyright: ignore[reportPrivateUsage]
+        written = asyncio.Event()
+
+        async def never(old: object, new: object) -> object:
+            written.set()
+            return await asyncio.Event().wait()
+
+        catalog.cas = never  # type: ignore[method-assign, assignment]
+        ledger = await a_ledger(rig)
+        await asyncio.wait_for(written.wait(), 20)
+        assert await repairs_of(rig).lock(ledger, b"worker") is None
+        await reclaimer.close()
+        assert await repairs_of(rig).lock(ledger, b"worker") is not None
