@@ -88,15 +88,16 @@ class LedgerCatalog:
         degraded: bool = False,
         wanted_copies: int = 0,
         above: int = -1,
+        reserved: LedgerId | None = None,
     ) -> VersionedLedger:
         """A new OPEN ledger on `members`, with an id greater than `above` (ML-3).
 
-        Raises MetadataUnavailable (nothing created) or UnknownOutcome (a record nobody uses may
-        exist).
+        `reserved`: with this id, which `allocate_id` gave to the caller alone. Raises
+        MetadataUnavailable (nothing created) or UnknownOutcome (a record nobody uses may exist).
         """
         quorum.check()
-        for _ in range(ALLOCATIONS_MAX):
-            ledger_id = await self.allocate_id()
+        for _ in range(1 if reserved is not None else ALLOCATIONS_MAX):
+            ledger_id = await self.allocate_id() if reserved is None else reserved
             if ledger_id <= above:
                 continue
             record = LedgerMetadata(

@@ -1,13 +1,15 @@
 """The list of segments of one partition: fields and rules (spec/ledger.md ML-1, ML-3).
 
-Pure values. A successor may append a segment only with a ledger id above `max_ledger_id_ever`,
-and neither the owner epoch nor the log start moves back.
+Pure values. A successor may append a segment only with a ledger id above `max_ledger_id_ever`, or
+with one that it reserved in its trash, and neither the owner epoch nor the log start nor what is
+cleaned moves back. Ids grow along the list, but for segments that a cleaner wrote (K7).
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -17,7 +19,20 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.invariant import invariant
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of records with compacted segments, which builds before them must not serve."""
+PLAIN_FORMAT_VERSION = 1
+"""Of all others."""
+CLEAN_MARKS_MAX = 256
+RESERVED = "reserved"
+"""Why a ledger is in the trash that a cleaner may be writing: it is listed later, or deleted."""
+
+
+class CleanMark(NamedTuple):
+    """Offsets below `end_offset` were first clean, with everything before them, then (K5)."""
+
+    end_offset: int
+    since_ms: int
 
 
 @dataclass(frozen=True)
@@ -36,13 +51,18 @@ class PartitionState:
     topic_id: uuid.UUID
     partition: int
     segments: tuple[Segment, ...] = ()
-    """In list order, which equals ledger id order and offset order (ML-2)."""
+    """In offset order, which is that of ledger ids but for compacted segments (ML-2)."""
     owner_epoch: int = 0
     """Grows by one with every open (ML-4)."""
     max_ledger_id_ever: int = -1
     """No listed or once listed ledger has a higher id (ML-3)."""
     log_start_offset: int = 0
     trash: tuple[TrashedLedger, ...] = ()
+    """Also ledgers that were reserved for a cleaner and are not listed yet."""
+    cleaned_to: int = 0
+    """Of each key that recurs below it only the last record is left (K4)."""
+    clean_marks: tuple[CleanMark, ...] = ()
+    """Ascending; what became clean before the first of them has no tombstones left."""
     last_writer_token: bytes = b""
     """Set by the catalog on every write (M-3)."""
 
@@ -55,7 +75,9 @@ class PartitionState:
         invariant(new.owner_epoch >= self.owner_epoch, "owner epoch moved back")
         invariant(new.log_start_offset >= self.log_start_offset, "log start offset moved back")
         invariant(new.max_ledger_id_ever >= self.max_ledger_id_ever, "max ledger id moved back")
+        invariant(new.cleaned_to >= self.cleaned_to, "what is cleaned moved back")
         known = {segment.ledger_id for segment in self.segments}
+        known.update(item.ledger_id for item in self.trash if item.reason == RESERVED)
         for segment in new.segments:
             invariant(
                 segment.ledger_id in known or segment.ledger_id > self.max_ledger_id_ever,
@@ -68,15 +90,20 @@ class PartitionState:
         """What rule the record breaks, or None."""
         if not self.partition >= 0 or self.owner_epoch < 0 or self.log_start_offset < 0:
             return "negative partition, epoch or log start"
+        if self.cleaned_to < 0 or len(self.clean_marks) > CLEAN_MARKS_MAX:
+            return "impossible cleaning"
         previous: Segment | None = None
+        highest = -1
         for segment in self.segments:
             if segment.ledger_id > self.max_ledger_id_ever:
                 return f"ledger {segment.ledger_id} above max_ledger_id_ever"
             if segment.end_offset is not None and segment.end_offset < segment.base_offset:
                 return f"segment {segment.ledger_id} ends before it begins"
-            if previous is not None:
-                if segment.ledger_id <= previous.ledger_id:
+            if not segment.compacted:
+                if segment.ledger_id <= highest:
                     return "ledger ids do not increase"
+                highest = segment.ledger_id
+            if previous is not None:
                 if previous.end_offset is None:
                     return f"open segment {previous.ledger_id} is not the last"
                 if segment.base_offset != previous.end_offset:
@@ -84,10 +111,14 @@ class PartitionState:
             previous = segment
         return None
 
+    @property
+    def _is_cleaned(self) -> bool:
+        return self.cleaned_to > 0 or any(segment.compacted for segment in self.segments)
+
     def to_bytes(self) -> bytes:
         """The record as stored; equal states give equal bytes."""
         return records_pb2.PartitionRecord(
-            format_version=FORMAT_VERSION,
+            format_version=FORMAT_VERSION if self._is_cleaned else PLAIN_FORMAT_VERSION,
             topic_id=self.topic_id.bytes,
             partition=self.partition,
             segments=[segment_codecs.to_record(segment) for segment in self.segments],
@@ -101,6 +132,11 @@ class PartitionState:
                 for t in self.trash
             ],
             last_writer_token=self.last_writer_token,
+            cleaned_to=self.cleaned_to,
+            clean_marks=[
+                records_pb2.CleanMark(end_offset=mark.end_offset, since_ms=mark.since_ms)
+                for mark in self.clean_marks
+            ],
         ).SerializeToString(deterministic=True)
 
     @classmethod
@@ -128,6 +164,10 @@ class PartitionState:
                 TrashedLedger(LedgerId(t.ledger_id), t.reason, t.since_ms) for t in record.trash
             ),
             last_writer_token=record.last_writer_token,
+            cleaned_to=record.cleaned_to,
+            clean_marks=tuple(
+                CleanMark(mark.end_offset, mark.since_ms) for mark in record.clean_marks
+            ),
         )
         misplaced = (topic_id is not None and state.topic_id != topic_id) or (
             partition is not None and state.partition != partition

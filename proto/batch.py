@@ -279,10 +279,22 @@ def verify(batch: Buffer) -> BatchHeader:
     return header
 
 
-def stamp(batch: Buffer, *, base_offset: int, owner_epoch: int, append_time_ms: int) -> bytes:
-    """The broker's fields set in a copy of `batch`; the body is not opened (F066)."""
-    (count,) = _CRC.unpack_from(batch, 16)
-    fields = _BROKER_FIELDS.pack(base_offset, count - 1, owner_epoch, append_time_ms)
+def stamp(
+    batch: Buffer,
+    *,
+    base_offset: int,
+    owner_epoch: int,
+    append_time_ms: int,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """The broker's fields set in a copy of `batch`; the body is not opened (F066).
+
+    `last_offset_delta`: of a batch that lost records; else each record has an offset.
+    """
+    if last_offset_delta is None:
+        (count,) = _CRC.unpack_from(batch, 16)
+        last_offset_delta = count - 1
+    fields = _BROKER_FIELDS.pack(base_offset, last_offset_delta, owner_epoch, append_time_ms)
     view = memoryview(batch)
     return b"".join((view[:_BROKER_AT], fields, view[HEADER_BYTES:]))
 

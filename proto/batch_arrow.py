@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,8 +65,35 @@ def join_arrow(batches: Iterable[tuple[Buffer, BatchHeader]]) -> pa.RecordBatch:
     return made
 
 
+class KeyColumns(NamedTuple):
+    """Of each record what says whether it is the last of its key: columns of equal length."""
+
+    offsets: pa.Array
+    """int64."""
+    keys: pa.Array
+    """binary, null where a record has none."""
+    deleted: pa.Array
+    """bool: whether the value is null, a tombstone where there is a key."""
+
+
+def join_keys(batches: Iterable[tuple[Buffer, BatchHeader]]) -> KeyColumns:
+    """The keys of verified batches, one behind the other; raises CorruptBatch.
+
+    Values are neither copied nor looked at.
+    """
+    columns = _Columns(whole=False)
+    try:
+        for batch, header in batches:
+            columns.add(body_of(batch, header), header)
+        made = columns.keys()
+        made.keys.validate(full=True)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise CorruptBatch(f"batch body is not valid Arrow: {error}") from error
+    return made
+
+
 class _Columns:
-    """The pieces of each column.
+    """The pieces of each column; of `whole` records, or without values and headers.
 
     Bodies are untrusted. `_Body` checks what joining relies on: every buffer lies in its body and
     the offsets of a column begin at 0 and end in its data. What lies between is checked by Arrow's
@@ -74,7 +101,9 @@ class _Columns:
     constant to the offsets of a piece, so they ascend afterwards exactly if they did before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = True) -> None:
+        self._whole = whole
+        self._deleted: list[pa.Array] = []
         self._stamps: list[bytes] = []
         self._keys = _Pieces(pa.binary())
         self._values = _Pieces(pa.binary())
@@ -89,9 +118,15 @@ class _Columns:
         reader = _Body(body)
         self._stamps.append(reader.raw(8 * count))
         self._keys.add(reader.binary(pa.binary(), count), count)
-        self._values.add(reader.binary(pa.binary(), count), count)
+        values = reader.binary(pa.binary(), count)
         headers = reader.headers(count) if header.flags & BatchFlags.HEADERS else None
-        self._headers.add(headers, count)
+        if self._whole:
+            self._values.add(values, count)
+            self._headers.add(headers, count)
+        elif values is None:
+            self._deleted.append(pa.repeat(pa.scalar(True, pa.bool_()), count))
+        else:
+            self._deleted.append(values.is_null())
         base = header.base_offset
         if header.flags & BatchFlags.COMPACTED:
             deltas = pa.Array.from_buffers(pa.int32(), count, [None, reader.take(4 * count)])
@@ -124,6 +159,15 @@ class _Columns:
             self._headers.joined(),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def keys(self) -> KeyColumns:
+        """The keys alone, with whether a value is there."""
+        self._end_range()
+        return KeyColumns(
+            _concat(self._offsets, pa.int64()),
+            self._keys.joined(),
+            _concat(self._deleted, pa.bool_()),
+        )
 
 
 class _Pieces:
@@ -234,14 +278,17 @@ def encode_arrow(
     values: pa.Array,
     headers: pa.Array | None = None,
     *,
+    offset_deltas: pa.Array | None = None,
+    flags: int = BatchFlags.NONE,
     codec: int = Codec.LZ4,
     producer: tuple[int, int, int] = (-1, -1, -1),
     schema_id: int = 0,
 ) -> Buffer:
     """Encode Arrow columns of equal length: int64 milliseconds, binary or string keys and values.
 
-    `producer` is (id, epoch, base sequence). Raises InvalidRecord and MessageTooLarge as
-    `batch.encode`.
+    `producer` is (id, epoch, base sequence). `offset_deltas`, int32 from the base offset on, are of
+    a batch that lost records (COMPACTED), `flags` those that the columns do not tell. Raises
+    InvalidRecord and MessageTooLarge as `batch.encode`.
     """
     count = len(timestamps_ms)
     if count == 0 or len(keys) != count or len(values) != count:
@@ -253,10 +300,12 @@ def encode_arrow(
     _put(parts, _bytes_of(stamps, 1, 8 * stamps.offset, 8 * count))
     _put_binary(parts, keys.cast(pa.binary()))
     _put_binary(parts, values.cast(pa.binary()))
-    flags = 0
     if headers is not None and headers.null_count < count:
-        flags = BatchFlags.HEADERS
+        flags |= BatchFlags.HEADERS
         _put_headers(parts, headers)
+    if offset_deltas is not None:
+        flags |= BatchFlags.COMPACTED
+        _put(parts, _bytes_of(offset_deltas, 1, 4 * offset_deltas.offset, 4 * count))
     return seal(
         parts,
         count,

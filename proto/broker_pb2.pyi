@@ -1050,6 +1050,7 @@ class SegmentInfo(_message.Message):
     LAST_ENTRY_FIELD_NUMBER: _builtins.int
     LEDGER_RECORD_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    COMPACTED_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -1064,6 +1065,8 @@ class SegmentInfo(_message.Message):
     ledger_record: _builtins.bytes
     """octavo.records.LedgerRecord"""
     max_timestamp_ms: _builtins.int
+    compacted: _builtins.bool
+    """offsets may be missing inside"""
     def __init__(
         self,
         *,
@@ -1077,10 +1080,11 @@ class SegmentInfo(_message.Message):
         last_entry: _builtins.int = ...,
         ledger_record: _builtins.bytes = ...,
         max_timestamp_ms: _builtins.int = ...,
+        compacted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "compacted", b"compacted", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1255,6 +1259,68 @@ class DeleteRecordsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteRecordsReply: _TypeAlias = DeleteRecordsReply  # noqa: Y015
+
+@_typing.final
+class CompactRequest(_message.Message):
+    """Compact a partition now: the open segment is closed, and all that is closed is cleaned. Answers when that is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    topic_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
+
+@_typing.final
+class CompactReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLEANED_TO_FIELD_NUMBER: _builtins.int
+    RECORDS_REMOVED_FIELD_NUMBER: _builtins.int
+    BYTES_BEFORE_FIELD_NUMBER: _builtins.int
+    BYTES_AFTER_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    cleaned_to: _builtins.int
+    """of each key that recurs below it only the last record is left"""
+    records_removed: _builtins.int
+    """by this request"""
+    bytes_before: _builtins.int
+    """of the closed segments"""
+    bytes_after: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        cleaned_to: _builtins.int = ...,
+        records_removed: _builtins.int = ...,
+        bytes_before: _builtins.int = ...,
+        bytes_after: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_after", b"bytes_after", "bytes_before", b"bytes_before", "cleaned_to", b"cleaned_to", "error", b"error", "records_removed", b"records_removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactReply: _TypeAlias = CompactReply  # noqa: Y015
 
 @_typing.final
 class ClusterHealthRequest(_message.Message):

@@ -99,6 +99,11 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.FromString,
                 _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/octavo.broker.Broker/Compact',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.CompactRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.CompactReply.FromString,
+                _registered_method=True)
         self.ClusterHealth = channel.unary_unary(
                 '/octavo.broker.Broker/ClusterHealth',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ClusterHealthRequest.SerializeToString,
@@ -212,6 +217,12 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compact(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClusterHealth(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -315,6 +326,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DeleteRecords,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.CompactRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.CompactReply.SerializeToString,
             ),
             'ClusterHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterHealth,
@@ -698,6 +714,33 @@ class Broker:
             '/octavo.broker.Broker/DeleteRecords',
             octavo_dot_proto_dot_broker__pb2.DeleteRecordsRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.DeleteRecordsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/Compact',
+            octavo_dot_proto_dot_broker__pb2.CompactRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.CompactReply.FromString,
             options,
             channel_credentials,
             insecure,

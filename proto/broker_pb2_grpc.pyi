@@ -50,6 +50,7 @@ class BrokerStub:
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]
     Roll: _grpc.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]
+    Compact: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CompactRequest, _broker_pb2.CompactReply]
     ClusterHealth: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]
     ListBrokers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]
@@ -73,6 +74,7 @@ class BrokerAsyncStub(BrokerStub):
     DescribeLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogRequest, _broker_pb2.DescribeLogReply]  # type: ignore[assignment]
     Roll: _aio.UnaryUnaryMultiCallable[_broker_pb2.RollRequest, _broker_pb2.RollReply]  # type: ignore[assignment]
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteRecordsRequest, _broker_pb2.DeleteRecordsReply]  # type: ignore[assignment]
+    Compact: _aio.UnaryUnaryMultiCallable[_broker_pb2.CompactRequest, _broker_pb2.CompactReply]  # type: ignore[assignment]
     ClusterHealth: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClusterHealthRequest, _broker_pb2.ClusterHealthReply]  # type: ignore[assignment]
     ListBrokers: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListBrokersRequest, _broker_pb2.ListBrokersReply]  # type: ignore[assignment]
     DrainBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DrainBrokerRequest, _broker_pb2.DrainBrokerReply]  # type: ignore[assignment]
@@ -171,6 +173,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DeleteRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DeleteRecordsReply, _abc.Awaitable[_broker_pb2.DeleteRecordsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Compact(
+        self,
+        request: _broker_pb2.CompactRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.CompactReply, _abc.Awaitable[_broker_pb2.CompactReply]]: ...
 
     @_abc_1.abstractmethod
     def ClusterHealth(

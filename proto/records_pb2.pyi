@@ -461,6 +461,7 @@ class SegmentRecord(_message.Message):
     LAST_APPEND_MS_FIELD_NUMBER: _builtins.int
     LAST_ENTRY_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    COMPACTED_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -471,6 +472,8 @@ class SegmentRecord(_message.Message):
     last_entry: _builtins.int
     """valid when end_offset is set"""
     max_timestamp_ms: _builtins.int
+    compacted: _builtins.bool
+    """offsets may be missing inside"""
     def __init__(
         self,
         *,
@@ -482,10 +485,11 @@ class SegmentRecord(_message.Message):
         last_append_ms: _builtins.int = ...,
         last_entry: _builtins.int = ...,
         max_timestamp_ms: _builtins.int = ...,
+        compacted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "compacted", b"compacted", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
@@ -519,6 +523,30 @@ class TrashedLedger(_message.Message):
 Global___TrashedLedger: _TypeAlias = TrashedLedger  # noqa: Y015
 
 @_typing.final
+class CleanMark(_message.Message):
+    """Offsets below `end_offset` were first clean, with everything before them, at `since_ms` (K5)"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    end_offset: _builtins.int
+    since_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        end_offset: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanMark: _TypeAlias = CleanMark  # noqa: Y015
+
+@_typing.final
 class PartitionRecord(_message.Message):
     """<root>/partitions/<topic-id-hex>/<partition> (ML-1)"""
 
@@ -533,6 +561,8 @@ class PartitionRecord(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     TRASH_FIELD_NUMBER: _builtins.int
     LAST_WRITER_TOKEN_FIELD_NUMBER: _builtins.int
+    CLEANED_TO_FIELD_NUMBER: _builtins.int
+    CLEAN_MARKS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -541,10 +571,14 @@ class PartitionRecord(_message.Message):
     log_start_offset: _builtins.int
     last_writer_token: _builtins.bytes
     """recognises our own write after a lost reply (M-3)"""
+    cleaned_to: _builtins.int
+    """of each key that recurs below it only the last record is left (K4)"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRecord]: ...
     @_builtins.property
     def trash(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrashedLedger]: ...
+    @_builtins.property
+    def clean_marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___CleanMark]: ...
     def __init__(
         self,
         *,
@@ -557,10 +591,12 @@ class PartitionRecord(_message.Message):
         log_start_offset: _builtins.int = ...,
         trash: _abc.Iterable[Global___TrashedLedger] | None = ...,
         last_writer_token: _builtins.bytes = ...,
+        cleaned_to: _builtins.int = ...,
+        clean_marks: _abc.Iterable[Global___CleanMark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_marks", b"clean_marks", "cleaned_to", b"cleaned_to", "format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

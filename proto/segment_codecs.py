@@ -33,6 +33,7 @@ def to_record(segment: Segment) -> records_pb2.SegmentRecord:
         last_append_ms=segment.last_append_ms or 0,
         last_entry=segment.last_entry,
         max_timestamp_ms=_timestamp(segment),
+        compacted=segment.compacted,
     )
     if segment.end_offset is not None:
         record.end_offset = segment.end_offset
@@ -57,6 +58,7 @@ def to_info(segment: Segment, high_watermark: int) -> broker_pb2.SegmentInfo:
         last_entry=segment.last_entry if segment.closed else NO_ENTRY,
         ledger_record=segment.ledger_record,
         max_timestamp_ms=_timestamp(segment),
+        compacted=segment.compacted,
     )
 
 
@@ -86,5 +88,6 @@ def _segment(
         last_append_ms=form.last_append_ms or None,
         last_entry=EntryId(form.last_entry) if end_offset is not None else NO_ENTRY,
         max_timestamp_ms=form.max_timestamp_ms if form.max_timestamp_ms >= 0 else None,
+        compacted=form.compacted,
         ledger_record=ledger_record,
     )

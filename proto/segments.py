@@ -5,7 +5,7 @@ tells about a log, in a reader's plan. Its two stored forms are in `octavo.proto
 Import-light, without protobuf: Spark's workers load it before they know what they will read.
 
 What is not known is None, never a number that could be one. A ledger's id is the segment's identity
-and its place in the list (ML-2, ML-3), also if its bytes should move into an exported object one
+(ML-3), also if its bytes should move into an exported object one
 day: where they lie would be a further field, and `octavo.client.segments` the place that reads it.
 """
 
@@ -35,6 +35,8 @@ class Segment:
     """Of a closed one, NO_ENTRY when it is empty; of an open one always NO_ENTRY."""
     max_timestamp_ms: int | None = None
     """No record is newer; None: it holds no record, or it is not known."""
+    compacted: bool = False
+    """Whether offsets may be missing inside: a cleaner removed records that were superseded."""
     ledger_record: bytes = field(default=b"", repr=False)
     """octavo.records.LedgerRecord, for readers that go straight to the bookies; not in the list."""
 

@@ -95,6 +95,15 @@ class PartitionTail:
             self._head = 0
         return size + _ITEM_OVERHEAD_BYTES
 
+    def drop_below(self, offset: int) -> None:
+        """Forget the batches that end by `offset`: what the log holds there is something else."""
+        count = size = 0
+        while len(self) and self._ends[self._head] <= offset:
+            size += self.drop_oldest()
+            count += 1
+        if count:
+            self._cache.dropped(self, count, size)
+
     def close(self) -> None:
         """Give all bytes back; the partition is unloaded."""
         self.closed = True
@@ -126,6 +135,17 @@ class TailCache:
             oldest = self._order.popleft()
             if not oldest.closed:
                 self.used_bytes -= oldest.drop_oldest()
+
+    def dropped(self, tail: PartitionTail, batches: int, size: int) -> None:
+        """The oldest `batches` of `tail`, of `size` accounted bytes together, were given back."""
+        self.used_bytes -= size
+        order: deque[PartitionTail] = deque()
+        for one in self._order:
+            if one is tail and batches:
+                batches -= 1
+            else:
+                order.append(one)
+        self._order = order
 
     def left(self, size: int, batches: int) -> None:
         """`batches` of `size` bytes together were given back by a closed tail."""

@@ -67,6 +67,15 @@ class BrokerConfig(FrozenSettings):
     """A partition larger than this loses its oldest segments; -1: never. `retention.bytes`."""
     retention_check_interval_ms: int = Field(default=300_000, ge=100)
     """How often each partition is looked at for records that are to be deleted."""
+    compaction_check_interval_ms: int = Field(default=15_000, ge=20)
+    """How often partitions of compacted topics are looked at."""
+    compaction_concurrency: int = Field(default=1, ge=1, le=64)
+    """Partitions that one broker cleans at a time."""
+    compaction_memory_bytes: int = Field(default=64 * _MIB, ge=_KIB, le=1 << 30)
+    """Of keys and their last offsets in one pass, up to three times as much for a moment. Keys that
+    do not fit are left to the next pass."""
+    compaction_bytes_per_s: int = Field(default=64 * _MIB, ge=0)
+    """What all passes of a broker read and write, on average; 0: as fast as it goes."""
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)
     """Smallest `segment.bytes` a topic may ask for (F071); tests lower it to 64 KiB."""
     timestamp_after_max_ms: int = Field(default=3_600_000, ge=0)

@@ -81,6 +81,10 @@ class Writer(Protocol):
 class LedgerBackend(Protocol):
     """Creates, recovers, reads and deletes ledgers."""
 
+    async def allocate_id(self) -> LedgerId:
+        """An id for a ledger that is created later; larger than all before it."""
+        ...
+
     async def create_ledger(
         self,
         quorum: Quorum,
@@ -88,8 +92,12 @@ class LedgerBackend(Protocol):
         *,
         allow_degraded: bool = True,
         above: int = -1,
+        reserved: LedgerId | None = None,
     ) -> Writer:
-        """A new ledger with an id greater than `above` (ML-3), not yet written to."""
+        """A new ledger with an id greater than `above` (ML-3), not yet written to.
+
+        `reserved`: with this id, which `allocate_id` gave to the caller.
+        """
         ...
 
     async def recover_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:

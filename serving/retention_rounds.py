@@ -81,7 +81,7 @@ class RetentionRounds:
 
     async def _look_at(self, topic: Topic, bundles: set[int]) -> int:
         settings = settings_of(topic.config, self._config, internal=is_internal(topic.name))
-        rule = RetentionRule(settings.retention_ms, settings.retention_bytes)
+        rule = settings.retention
         opened = 0
         for partition in range(topic.partitions):
             bundle = self._registry.bundle(topic.topic_id, partition)

@@ -33,6 +33,7 @@ from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
+from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
 from octavo.serving.connections import connections_allowed
 from octavo.serving.coordinating.coordinator import GroupCoordinator
@@ -107,6 +108,7 @@ class BrokerServer:
         self.registry = PartitionRegistry(
             self._deps(), self._topics, lambda: self.ownership, self._store_answers
         )
+        self.compaction = self._compaction_rounds()
         self._groups = GroupCoordinator(
             config=config,
             clock=clock,
@@ -247,8 +249,18 @@ class BrokerServer:
         self._tasks.spawn(self._keep_house(), name="housekeeping")
         self._tasks.spawn(self._follow_topics(), name="topics")
         self._tasks.spawn(self._retention_rounds(self._ownership).run(), name="retention")
+        self._tasks.spawn(self.compaction.run(), name="compaction")
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
+
+    def _compaction_rounds(self) -> CompactionRounds:
+        return CompactionRounds(
+            self.registry,
+            self._storage.backend,
+            config=self.config,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
 
     def _retention_rounds(self, ownership: Ownership) -> RetentionRounds:
         return RetentionRounds(
@@ -282,7 +294,11 @@ class BrokerServer:
                 answers,
             ),
             LogService(
-                config=config, storage=self._storage, registry=self.registry, store_answers=answers
+                config=config,
+                storage=self._storage,
+                registry=self.registry,
+                compaction=self.compaction,
+                store_answers=answers,
             ),
             ClusterService(
                 config=config,

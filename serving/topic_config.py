@@ -1,9 +1,8 @@
 """Topic settings: Kafka's dotted names, validated before a topic is created (F140).
 
-`parse_topic_config` is the only door: unknown names, impossible values and promises that this
-version cannot keep (compaction) are InvalidConfig with a hint, replication errors are
-InvalidReplicationFactor. Stored settings are parsed leniently by `settings_of`, so that a record
-written by another build never stops a partition from loading.
+`parse_topic_config` is the only door: unknown names and impossible values are InvalidConfig with a
+hint, replication errors are InvalidReplicationFactor. Stored settings are parsed leniently by
+`settings_of`, so that a record written by another build never stops a partition from loading.
 """
 
 from __future__ import annotations
@@ -21,11 +20,13 @@ from octavo.proto.batch import (
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.config import BrokerConfig
-from octavo.serving.retention import UNLIMITED
+from octavo.serving.retention import KEEP_ALL, UNLIMITED, RetentionRule
 
 _INT64_MAX = (1 << 63) - 1
 MAX_VALUE_CHARS = 1_000
 CONFIG_ENTRIES_MAX = 64
+POLICIES = ("compact", "delete")
+COMPACTS, DELETES = POLICIES
 
 
 class TopicSettings(NamedTuple):
@@ -44,12 +45,34 @@ class TopicSettings(NamedTuple):
     """Largest key + value + headers of a record (F153)."""
     max_batch_bytes: int
     """Largest batch: of a topic that names a limit, one record of that size and no more."""
+    cleanup_policy: str
+    """`delete`, `compact` or `compact,delete` (K9)."""
+    min_cleanable_dirty_ratio: float
+    """A log is compacted when more than such a part of it is dirty (K3)."""
+    min_compaction_lag_ms: int
+    """A segment whose newest record is younger is not compacted (K2)."""
+    max_compaction_lag_ms: int
+    """A log is compacted when a dirty record is older (K3)."""
+    delete_retention_ms: int
+    """How long a tombstone stays once it is clean (K5)."""
+
+    @property
+    def compacts(self) -> bool:
+        """Whether of each key only the last record is kept."""
+        return COMPACTS in self.cleanup_policy
+
+    @property
+    def retention(self) -> RetentionRule:
+        """What goes by age and size: nothing of a topic that is only compacted (K9)."""
+        if DELETES not in self.cleanup_policy:
+            return KEEP_ALL
+        return RetentionRule(self.retention_ms, self.retention_bytes)
 
 
 class _Setting(NamedTuple):
     field: str
-    """Of TopicSettings; empty: the setting has one value that works, which changes nothing."""
-    parse: Callable[[str, str, BrokerConfig], int | str]
+    """Of TopicSettings."""
+    parse: Callable[[str, str, BrokerConfig], int | float | str]
 
 
 def _integer(name: str, text: str, low: int, high: int) -> int:
@@ -70,17 +93,25 @@ def _segment_bytes(name: str, text: str, broker: BrokerConfig) -> int:
     return _integer(name, text, broker.min_segment_bytes, 1 << 40)
 
 
-def _only(works: str, why: str) -> Callable[[str, str, BrokerConfig], str]:
-    """A setting of which this version can keep one promise: any other value is refused."""
+def _ratio(name: str, text: str, _: BrokerConfig) -> float:
+    try:
+        value = float(text.strip())
+    except ValueError:
+        raise InvalidConfig(f"{name} must be a number, not {text[:100]!r}") from None
+    if not 0 <= value <= 1:  # also what is no number at all
+        raise InvalidConfig(f"{name} must be between 0 and 1, not {text[:100]}")
+    return value
 
-    def parse(name: str, text: str, _: BrokerConfig) -> str:
-        if text.strip() != works:
-            raise InvalidConfig(
-                f"{name}={text[:100]} is not supported: {why}", hint=f"leave it out, or {works}"
-            )
-        return works
 
-    return parse
+def _policy(name: str, text: str, _: BrokerConfig) -> str:
+    """As it is kept and shown: in one order, without spaces."""
+    given = {one.strip() for one in text.split(",")}
+    for one in sorted(given.difference(POLICIES)):
+        raise InvalidConfig(
+            f"{name}: {one[:100]!r} is no policy",
+            hint=did_you_mean(one[:100], POLICIES),
+        )
+    return ",".join(one for one in POLICIES if one in given)
 
 
 _SETTINGS: dict[str, _Setting] = {
@@ -88,14 +119,24 @@ _SETTINGS: dict[str, _Setting] = {
     "retention.bytes": _Setting("retention_bytes", _between(UNLIMITED, _INT64_MAX)),
     "segment.bytes": _Setting("segment_bytes", _segment_bytes),
     "segment.ms": _Setting("segment_ms", _between(1_000, _INT64_MAX)),
-    "cleanup.policy": _Setting("", _only("delete", "this version compacts nothing")),
+    "cleanup.policy": _Setting("cleanup_policy", _policy),
+    "min.cleanable.dirty.ratio": _Setting("min_cleanable_dirty_ratio", _ratio),
+    "min.compaction.lag.ms": _Setting("min_compaction_lag_ms", _between(0, _INT64_MAX)),
+    "max.compaction.lag.ms": _Setting("max_compaction_lag_ms", _between(1, _INT64_MAX)),
+    "delete.retention.ms": _Setting("delete_retention_ms", _between(0, _INT64_MAX)),
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
     "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
 }
 
-_DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
+_DELETES = (
+    "retention.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "min.compaction.lag.ms",
+    "delete.retention.ms",
+)
 """Settings that say what goes."""
 TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
 
@@ -112,6 +153,11 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         timestamp_after_max_ms=broker.timestamp_after_max_ms,
         max_message_bytes=DEFAULT_RECORD_BYTES,
         max_batch_bytes=MAX_BATCH_BYTES,
+        cleanup_policy=DELETES,
+        min_cleanable_dirty_ratio=0.5,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=_INT64_MAX,
+        delete_retention_ms=86_400_000,
     )
 
 
@@ -120,10 +166,7 @@ def effective(
 ) -> dict[str, str]:
     """Every setting as it works for a topic, set or by default."""
     settings = settings_of(stored, broker, internal=internal)
-    return {
-        name: str(getattr(settings, setting.field)) if setting.field else "delete"
-        for name, setting in _SETTINGS.items()
-    }
+    return {name: str(getattr(settings, setting.field)) for name, setting in _SETTINGS.items()}
 
 
 def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> TopicSettings:
@@ -131,7 +174,7 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
 
     Raises InvalidConfig (unknown name, bad value) or InvalidReplicationFactor.
     """
-    given: dict[str, int | str] = {}
+    given: dict[str, int | float | str] = {}
     for name, text in config.items():
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -140,9 +183,7 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
             )
         if len(text) > MAX_VALUE_CHARS:
             raise InvalidConfig(f"{name}: value of {len(text)} characters is too long")
-        value = setting.parse(name, text, broker)
-        if setting.field:
-            given[setting.field] = value
+        given[setting.field] = setting.parse(name, text, broker)
     base = default_settings(broker)
     if "replication_factor" in given and "min_insync_replicas" not in given:
         # The broker's default quorum must not make a smaller replication factor impossible.
@@ -152,6 +193,11 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
         given["max_batch_bytes"] = int(given["max_message_bytes"]) + RECORD_ENVELOPE_BYTES
     settings = base._replace(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     _check_quorum(settings)
+    if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
+        raise InvalidConfig(
+            f"min.compaction.lag.ms={settings.min_compaction_lag_ms} exceeds "
+            f"max.compaction.lag.ms={settings.max_compaction_lag_ms}"
+        )
     return settings
 
 
@@ -192,7 +238,11 @@ def settings_of(
     What an `internal` topic holds is the state of something: nothing goes unless it says so.
     """
     usable: dict[str, str] = {}
-    keeps_all = {"retention.ms": str(UNLIMITED), "retention.bytes": str(UNLIMITED)}
+    keeps_all = {
+        "retention.ms": str(UNLIMITED),
+        "retention.bytes": str(UNLIMITED),
+        "cleanup.policy": DELETES,
+    }
     keeping: dict[str, str] = {}
     if internal:
         usable |= keeps_all

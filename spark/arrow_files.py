@@ -135,6 +135,10 @@ class LedgerExporter:
     Blocking; the caller keeps calls in one thread at a time. `finish()` gives the published
     files, `abort()` removes what has no final name. Nothing is visible to readers before the
     manifest says so.
+
+    Args:
+        start: records below it are left out: they are exported, and a compacted ledger may hold
+            some of them.
     """
 
     def __init__(
@@ -145,8 +149,10 @@ class LedgerExporter:
         *,
         codec: str = "zstd",
         fmt: str = "arrow",
+        start: int = 0,
     ) -> None:
         check_codec(codec, fmt)
+        self._start = start
         self._tree = tree
         self._topic = topic
         self._partition = partition
@@ -186,6 +192,9 @@ class LedgerExporter:
                 self._end_file()
                 self._schema_id = header.schema_id
             rows = to_columns(item, self._topic, self._partition, EXPORTED)
+            if self._start > header.base_offset:
+                offsets = rows.column("offset")
+                rows = slice_offsets(rows, offsets, self._start, header.next_offset)
             for full in self._rebatcher.add(rows):
                 self._write(full)
 

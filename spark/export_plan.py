@@ -22,6 +22,8 @@ class Group:
     partition: int
     segments: tuple[Segment, ...]
     size_bytes: int
+    start: int = 0
+    """Records below it are left out: they are exported, and lie in a compacted ledger too."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ def plan_partition(log: PartitionLog, state: ManifestState) -> PartitionPlan:
     lost = None
     if resume_at and wanted and wanted[0].base_offset > resume_at and log.log_start > resume_at:
         lost = (resume_at, wanted[0].base_offset)
-    groups = tuple(_group(log.partition, wanted))
+    groups = tuple(_group(log.partition, wanted, resume_at))
     return PartitionPlan(log.partition, resume_at, groups, still_open, lost)
 
 
-def _group(partition: int, segments: list[Segment]) -> list[Group]:
+def _group(partition: int, segments: list[Segment], start: int) -> list[Group]:
     groups: list[Group] = []
     pending: list[Segment] = []
     size = 0
@@ -66,7 +68,7 @@ def _group(partition: int, segments: list[Segment]) -> list[Group]:
     def close() -> None:
         nonlocal pending, size
         if pending:
-            groups.append(Group(partition, tuple(pending), size))
+            groups.append(Group(partition, tuple(pending), size, start))
         pending, size = [], 0
 
     for segment in segments:

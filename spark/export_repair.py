@@ -70,4 +70,5 @@ def repair_group(log: PartitionLog | None, entries: list[FileEntry]) -> Group | 
     end = segments[-1].end_below(log.high_watermark)
     if segments[0].base_offset > entries[0].first or end <= entries[-1].last:
         return None
-    return Group(log.partition, segments, sum(segment.size_bytes for segment in segments))
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    return Group(log.partition, segments, size_bytes, entries[0].first)

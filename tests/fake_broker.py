@@ -472,6 +472,13 @@ class FakeBroker(BrokerServicer):
         model.log_start = max(model.log_start, before)
         return pb.DeleteRecordsReply(log_start=model.log_start)
 
+    async def Compact(self, request, context):  # type: ignore[no-untyped-def]
+        try:
+            model = self._partition(request.topic, request.partition)
+        except OctavoError as error:
+            return pb.CompactReply(error=to_wire(error))
+        return pb.CompactReply(cleaned_to=model.end)
+
     async def ClusterHealth(self, request, context):  # type: ignore[no-untyped-def]
         await self.faults.release_metadata.wait()
         return pb.ClusterHealthReply(

@@ -69,6 +69,9 @@ class MemoryBackend:
         self._catalog = catalog
         self.created = 0
 
+    async def allocate_id(self) -> LedgerId:
+        return await self._catalog.allocate_id()
+
     async def create_ledger(
         self,
         quorum: Quorum,
@@ -76,6 +79,7 @@ class MemoryBackend:
         *,
         allow_degraded: bool = True,
         above: int = -1,
+        reserved: LedgerId | None = None,
     ) -> MemoryWriter:
         live = self._bookies.live
         degraded = live < quorum.write
@@ -85,7 +89,7 @@ class MemoryBackend:
             quorum = Quorum(live, live, quorum.ack)
         members = self._bookies.members[: quorum.ensemble]
         made = await self._catalog.create(
-            quorum, members, custom=custom, degraded=degraded, above=above
+            quorum, members, custom=custom, degraded=degraded, above=above, reserved=reserved
         )
         self.created += 1
         self._bookies.ledgers[made.metadata.ledger_id] = StoredLedger()

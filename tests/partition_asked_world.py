@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
 
 from octavo.metadata.topics import PartitionState
 from octavo.proto.batch import decode_header
@@ -16,7 +18,8 @@ from octavo.runtime.errors import (
     UnknownOutcome,
     UnknownTopic,
 )
-from octavo.serving.partition.actions import Action, Trim
+from octavo.serving.compaction.lists import cleaned
+from octavo.serving.partition.actions import Action, Change, Trim
 from octavo.serving.partition.core import PartitionCore, PartitionStateName
 from octavo.serving.partition.retention import RETENTION
 from octavo.serving.partition.trims import TO_THE_END
@@ -38,6 +41,8 @@ class AskedWorld(Truth, ABC):
         """The high watermark when each roll that is not answered was asked for."""
         self.trims: list[int] = []
         """Where the log is to begin by each trim that is not answered."""
+        self.changes: deque[int] = deque()
+        """How far the log is to be clean by each change that is not answered, in order."""
 
     @property
     @abstractmethod
@@ -80,6 +85,35 @@ class AskedWorld(Truth, ABC):
         require(before <= end, "a trim above what is readable is turned away")
         self.trims.append(end if before == TO_THE_END else before)
         self.perform(actions)
+
+    def change(self) -> None:
+        """A cleaner asks for a change of the list."""
+        if self.core.state is not PartitionStateName.SERVING:
+            return
+        to = self.list.cleaned_to + self.rng.randrange(3)
+        self.changes.append(to)
+        wanted = partial(cleaned, cleaned_to=to, marks=())
+        self.perform(self.core.changes.ask(wanted))
+
+    def answer_change(self, error: OctavoError | None) -> None:
+        require(self.changes, "nobody asked for a change")
+        to = self.changes.popleft()
+        require(error is not None or self.list.cleaned_to >= to, "told, and not listed")
+        self.tally["changes"] += error is None
+
+    def finish_change(self, work: Change) -> None:
+        """As `SegmentChain.change` does."""
+        self.reach_list()
+        wanted = work.wanted(self.list)
+        if wanted != self.list:
+            is_told = not self.fails(0.4)
+            if is_told or self.rng.random() < 0.5:
+                self.list.check_successor(wanted)
+                self.list = wanted
+            if not is_told:
+                raise UnknownOutcome("the reply was lost")
+        self.list_was_read()
+        self.perform(self.core.changes.done())
 
     def check_trim_to_the_end(self) -> None:
         """In an honest world: nothing is left to read, and the end stays."""
@@ -194,6 +228,7 @@ class AskedWorld(Truth, ABC):
     def check_trims(self, *, has_ended: bool) -> None:
         """What holds between any two events."""
         require(not (has_ended and self.trims), "ended, and somebody waits for a trim")
+        require(not (has_ended and self.changes), "ended, and somebody waits for a change")
         start = self.core.log.log_start
         if not has_ended and start > self.core.log.high_watermark:
             raise BrokenRule("the log begins above its end")

@@ -29,8 +29,10 @@ from octavo.runtime.errors import (
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.partition.actions import (
     Action,
+    AnswerChange,
     AnswerRolls,
     AnswerTrims,
+    Change,
     Close,
     Durable,
     FirstCopy,
@@ -147,6 +149,8 @@ class World(AskedWorld):
                 self.answer_rolls(outcome)
             case AnswerTrims(outcome):
                 self.answer_trims(outcome)
+            case AnswerChange(error):
+                self.answer_change(error)
             case KeepIndex(ledger_id, _):
                 require(self.ledgers[ledger_id].closed, "the index of a closed ledger")
             case Pause():
@@ -247,7 +251,7 @@ class World(AskedWorld):
                     closed = self.ledgers[sealed.ledger_id].closed
                     require(closed and sealed.last_entry == closed.last_entry, "counts (ML-6)")
                     require(sealed.end_offset == base_offset, "a sealed segment ends at the end")
-            case Trim():
+            case Trim() | Change():
                 require(self.core.state is PartitionStateName.SERVING, "who leaves does not trim")
         self.tally[type(work).__name__] += 1
 
@@ -266,6 +270,8 @@ class World(AskedWorld):
                     self.finish_publish(work)
                 case Trim():
                     self.finish_trim(work)
+                case Change():
+                    self.finish_change(work)
         except OctavoError as error:
             if isinstance(error, InvariantViolation | BrokenRule):
                 raise
@@ -536,7 +542,7 @@ class World(AskedWorld):
         require(self.core.log.high_watermark == self.end_of_entries(), "all of it is readable")
         self.roll()
         self.settle()
-        require(not self.rolls and not self.trims, "a roll or a trim that nobody ends")
+        require(not (self.rolls or self.trims or self.changes), "asked, and nobody ends it")
         if not self.request(self.new_number(), -1, ACKS_ALL):
             require(self.is_lost, "healed, and nothing is taken")
             return
@@ -571,9 +577,10 @@ HONEST: Events = (
         World.wait,
         World.roll,
         World.trim,
+        World.change,
         World.notice,
     ),
-    (8, 10, 4, 6, 6, 2, 2, 0.7, 0.7, 2),
+    (8, 10, 4, 6, 6, 2, 2, 0.7, 0.7, 0.7, 2),
 )
 FAULTS: Events = (
     (

@@ -122,6 +122,10 @@ class LedgerClient:
 
     # --- ledgers ---
 
+    async def allocate_id(self) -> LedgerId:
+        """An id for a ledger that is created later, larger than all before; raises as `create`."""
+        return await self.catalog.allocate_id()
+
     async def create_ledger(
         self,
         quorum: Quorum,
@@ -129,8 +133,11 @@ class LedgerClient:
         *,
         allow_degraded: bool = True,
         above: int = -1,
+        reserved: LedgerId | None = None,
     ) -> LedgerWriter:
         """A new OPEN ledger with an id greater than `above` (ML-3), not yet written to.
+
+        `reserved`: with this id, which `allocate_id` gave.
 
         With fewer than E writable bookies E shrinks to Qw; with fewer than Qw the ledger is opened
         degraded (design.md §4) unless `allow_degraded` is off. Raises NotEnoughReplicas below Qa,
@@ -163,6 +170,7 @@ class LedgerClient:
             degraded=sized.degraded,
             wanted_copies=quorum.write,
             above=above,
+            reserved=reserved,
         )
         core = QuorumCore(
             sized.quorum,

@@ -6,9 +6,11 @@ was returned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.client.segments.index import SparseIndex
+from octavo.metadata.partition_record import PartitionState
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import LedgerId
@@ -77,6 +79,12 @@ class AnswerTrims(NamedTuple):
     outcome: int | OctavoError
 
 
+class AnswerChange(NamedTuple):
+    """Tell who asked for the oldest change that it is listed, or why nothing is known."""
+
+    error: OctavoError | None
+
+
 class KeepIndex(NamedTuple):
     """The index of a closed ledger, for readers."""
 
@@ -125,11 +133,21 @@ class Trim(NamedTuple):
     reason: str
 
 
-Work = Recover | Close | Publish | Trim
+class Change(NamedTuple):
+    """List what `wanted` makes of the list as it is; then call `ListChanges.done`.
+
+    Pure, and called again on what a re-read found; see `SegmentChain.change`.
+    """
+
+    wanted: Callable[[PartitionState], PartitionState]
+
+
+Work = Recover | Close | Publish | Trim | Change
 """Takes time; the driver does one of them at a time."""
 Action = (
     Send | SendSnapshot | Durable | FirstCopy | Refuse | Tell | WakeReaders | Proceed | Pause
-    | AnswerRolls | AnswerTrims | KeepIndex | GiveUp | Recover | Close | Publish | Trim
+    | AnswerRolls | AnswerTrims | AnswerChange | KeepIndex | GiveUp
+    | Recover | Close | Publish | Trim | Change
 )  # fmt: skip
 
 WAKE_READERS = WakeReaders()

@@ -70,6 +70,8 @@ class SegmentChain:
         self._record: VersionedPartition | None = None
         self._in_doubt = False  # the last compare-and-set may or may not have happened
         self._unlisted: Writer | None = None  # created, not (or not surely) in the list yet
+        self.kept: set[LedgerId] = set()
+        """Reserved ledgers that a cleaner here is writing: they stay, whatever their age (K7)."""
         self._listeners: list[Callable[[PartitionState], None]] = []
 
     @property
@@ -186,6 +188,7 @@ class SegmentChain:
         """
         if self._in_doubt:
             await self._settle_doubt()
+        await self._drop_overtaken()
         unlisted = self._unlisted
         if (
             open_new
@@ -216,6 +219,18 @@ class SegmentChain:
             )
         )
 
+    async def _drop_overtaken(self) -> None:
+        """A ledger that was not listed, while one with a higher id was: nobody may list it
+        (ML-3)."""
+        unlisted = self._unlisted
+        if (
+            unlisted is not None
+            and not self._lists(unlisted)
+            and unlisted.ledger_id <= self.state.max_ledger_id_ever
+        ):
+            self.release_unlisted()
+            await self._delete(unlisted.ledger_id)
+
     def _take_unlisted(self) -> Writer | None:
         writer, self._unlisted = self._unlisted, None
         return writer
@@ -229,21 +244,36 @@ class SegmentChain:
     def _lists(self, writer: Writer | None) -> bool:
         return writer is not None and lists.names(self.state, writer.ledger_id)
 
+    async def reserve(self) -> LedgerId:
+        """An id for `create_reserved`, kept from the trash's sweep until `kept` loses it."""
+        ledger_id = await self._backend.allocate_id()
+        self.kept.add(ledger_id)
+        return ledger_id
+
+    async def create_reserved(self, ledger_id: LedgerId) -> Writer:
+        """The ledger of a reserved id that the trash names; with all of its copies (A6)."""
+        custom = self._custom("cleaned")
+        return await self._backend.create_ledger(
+            self.quorum, custom, allow_degraded=False, reserved=ledger_id
+        )
+
     async def _create(self) -> Writer:
+        return await self._backend.create_ledger(
+            self.quorum,
+            self._custom("topic"),
+            allow_degraded=self._allow_degraded,
+            above=self.state.max_ledger_id_ever,
+        )
+
+    def _custom(self, kind: str) -> dict[str, str]:
         name = self._name
-        custom = {
-            "kind": "topic",
+        return {
+            "kind": kind,
             "topic": name.topic,
             "topic_id": name.topic_id.hex,
             "partition": str(name.partition),
             "owner_epoch": str(self.owner_epoch),
         }
-        return await self._backend.create_ledger(
-            self.quorum,
-            custom,
-            allow_degraded=self._allow_degraded,
-            above=self.state.max_ledger_id_ever,
-        )
 
     def _adopt(self, record: VersionedPartition) -> None:
         """This is the list now; a list that was read again unchanged is no news."""
@@ -273,7 +303,8 @@ class SegmentChain:
 
     async def sweep_trash(self, delay_ms: int) -> int:
         """Delete trashed ledgers that waited long enough (ML-9); returns how many."""
-        due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)[:TRASH_SWEEP_MAX]
+        due = lists.due_trash(self.state, self._clock.wall_ms(), delay_ms)
+        due = [item for item in due if item.ledger_id not in self.kept][:TRASH_SWEEP_MAX]
         deleted = await asyncio.gather(*(self._delete(item.ledger_id) for item in due))
         gone = [item for item, is_gone in zip(due, deleted, strict=True) if is_gone]
         if gone:

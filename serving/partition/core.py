@@ -51,6 +51,7 @@ from octavo.serving.partition.actions import (
     SendSnapshot,
     Tell,
 )
+from octavo.serving.partition.changes import ListChanges
 from octavo.serving.partition.intake import Intake
 from octavo.serving.partition.limits import Limits
 from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
@@ -111,6 +112,7 @@ class PartitionCore:
         self._rolls = RollPlan(limits.roll, world)
         self._snapshots = SnapshotMaker(name, self.log, producers)
         self.trims = Trims(self.log)
+        self.changes = ListChanges()
         self.retention = Retention(
             limits.retention,
             log=self.log,
@@ -158,7 +160,8 @@ class PartitionCore:
             return []
         self.gone = NotLeader(f"{self._name} is moving to another broker")
         self.state = PartitionStateName.CLOSING
-        return [*self.trims.answered(self.gone), WAKE_READERS, PROCEED]
+        asked = [*self.trims.answered(self.gone), *self.changes.answered(self.gone)]
+        return [*asked, WAKE_READERS, PROCEED]
 
     @property
     def has_left(self) -> bool:
@@ -181,6 +184,7 @@ class PartitionCore:
             *self._intake.refused(self.log.drop_all(), reason),
             *self._rolls.answered(reason),
             *self.trims.answered(reason),
+            *self.changes.answered(reason),
             WAKE_READERS,
         ]
 
@@ -274,6 +278,9 @@ class PartitionCore:
         trim = self.trims.next_trim(segment)
         if trim is not None:  # first: it needs no bookie, and its outcome ends it
             return [trim]
+        change = self.changes.next_change()
+        if change is not None:  # as little
+            return [change]
         if segment is not None:
             if segment.must_recover:
                 return [Recover(segment.ledger_id)]
@@ -354,7 +361,11 @@ class PartitionCore:
         if not error.retriable or isinstance(error, NotLeader):
             return self.give_up(error)
         self.retention.failed()
-        actions: list[Action] = [*self._rolls.answered(error), *self.trims.answered(error)]
+        actions: list[Action] = [
+            *self._rolls.answered(error),
+            *self.trims.answered(error),
+            *self.changes.answered(error),
+        ]
         if isinstance(error, NotEnoughBookies | NotEnoughReplicas):
             # Queued batches are in no ledger: that may be said (A6, A8).
             self._intake.no_ledger = True
@@ -363,10 +374,14 @@ class PartitionCore:
 
     # --- administration -----------------------------------------------------------------------
 
-    def roll(self) -> list[Action]:
-        """Close the open segment, if it holds batches; raises as `check_serving`."""
+    def roll(self, *, renew: bool = False) -> list[Action]:
+        """Close the open segment, if it holds batches; raises as `check_serving`.
+
+        `renew`: the next ledger is opened at once, also of a partition that has none.
+        """
         self.check_serving()
         self._rolls.ask()
+        self.retention.wants_ledger = self.retention.wants_ledger or renew
         return [PROCEED]
 
     def next_deadline_s(self) -> float | None:

@@ -8,9 +8,11 @@ actions, does them, and sleeps until something happened.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from octavo.metadata.partition_record import PartitionState
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvariantViolation, OctavoError
 from octavo.runtime.retry import Backoff
@@ -20,8 +22,10 @@ from octavo.serving.cache import PartitionTail
 from octavo.serving.ledger_backend import Writer
 from octavo.serving.partition.actions import (
     Action,
+    AnswerChange,
     AnswerRolls,
     AnswerTrims,
+    Change,
     Close,
     Durable,
     FirstCopy,
@@ -91,6 +95,7 @@ class PartitionDriver:
         self.watchers = Watchers()
         self._roll_waiters = OffsetWaiters()
         self._trim_waiters = OffsetWaiters()
+        self._change_waiters: deque[asyncio.Future[None]] = deque()
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -159,10 +164,8 @@ class PartitionDriver:
                 append.answer(error)
             case Tell(reply, answer):
                 reply(answer)
-            case AnswerRolls(outcome):
-                self._roll_waiters.answer(outcome)
-            case AnswerTrims(outcome):
-                self._trim_waiters.answer(outcome)
+            case AnswerRolls() | AnswerTrims() | AnswerChange():
+                self._tell(action)
             case KeepIndex(ledger_id, sparse):
                 self._cold.remember_index(ledger_id, sparse)
             case Pause():
@@ -174,6 +177,21 @@ class PartitionDriver:
                 self._on_gone(reason)
             case _:
                 raise InvariantViolation(f"{self._name}: {action!r} takes time")
+
+    def _tell(self, action: AnswerRolls | AnswerTrims | AnswerChange) -> None:
+        match action:
+            case AnswerRolls(outcome):
+                self._roll_waiters.answer(outcome)
+            case AnswerTrims(outcome):
+                self._trim_waiters.answer(outcome)
+            case AnswerChange(error):
+                waiter = self._change_waiters.popleft()
+                if waiter.done():  # whoever asked went away
+                    return
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
 
     # --- ledger work --------------------------------------------------------------------------
 
@@ -231,6 +249,9 @@ class PartitionDriver:
             case Trim(log_start, open_snapshot, reason):
                 await self._chain.trim(log_start, open_snapshot, reason)
                 self.perform(self.core.trims.done())
+            case Change(wanted):
+                await self._chain.change(wanted)
+                self.perform(self.core.changes.done())
 
     async def _close(self, footer: bytes, reason: str) -> None:
         ledger = self.ledger
@@ -276,11 +297,19 @@ class PartitionDriver:
         )
         self.perform(core.retention.tick(state.segments, core.segment, now_ms, now_s))
 
-    def roll(self) -> asyncio.Future[int]:
-        """Ask for a roll; the result is the high watermark after it."""
-        actions = self.core.roll()
+    def roll(self, *, renew: bool = False) -> asyncio.Future[int]:
+        """Ask for a roll, if `renew` to a new ledger; the result is the high watermark then."""
+        actions = self.core.roll(renew=renew)
         waiter = self._roll_waiters.add()
         self.perform(actions)
+        return waiter
+
+    def change(self, wanted: Callable[[PartitionState], PartitionState]) -> asyncio.Future[None]:
+        """Ask for a change of the list, pure and repeatable; it goes on when nobody waits."""
+        self.core.check_serving()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._change_waiters.append(waiter)
+        self.perform(self.core.changes.ask(wanted))
         return waiter
 
     def trim(self, before: int) -> asyncio.Future[int]:

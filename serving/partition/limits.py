@@ -63,7 +63,7 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -
         ),
         RollLimits(
             settings.segment_bytes,
-            settings.segment_ms,
+            _segment_ms(settings),
             settings.replication_factor,
             age_jitter=AGE_JITTER_MAX * spread,
         ),
@@ -75,8 +75,15 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -
         ack_quorum=settings.min_insync_replicas,
         index_interval_bytes=config.index_interval_bytes,
         retention=RetentionLimits(
-            RetentionRule(settings.retention_ms, settings.retention_bytes),
+            settings.retention,
             config.retention_check_interval_ms,
         ),
         spread=spread,
     )
+
+
+def _segment_ms(settings: TopicSettings) -> int:
+    """What is in the open segment is not compacted (K2): it must end in time (K3)."""
+    if settings.compacts:
+        return min(settings.segment_ms, settings.max_compaction_lag_ms)
+    return settings.segment_ms

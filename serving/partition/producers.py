@@ -258,7 +258,8 @@ class ProducerStates(Generic[T]):
         if header.producer_epoch != known.epoch:
             known.epoch = header.producer_epoch
             known.window.clear()
-        last = last_of(header.base_sequence, header.record_count)
+        # A batch that lost records keeps the sequences of its whole place (K8).
+        last = last_of(header.base_sequence, header.last_offset_delta + 1)
         known.window.append(
             WindowItem(header.base_sequence, last, header.base_offset, header.append_time_ms)
         )

@@ -25,6 +25,7 @@ from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_ledger import OpenLedger
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import ReadView
+from octavo.serving.partition.rewrites import ListRewrites
 from octavo.serving.partition.world import World
 from octavo.serving.segments import closed_segments
 from octavo.serving.topic_config import TopicSettings
@@ -83,6 +84,14 @@ class PartitionShell:
             on_gone=lambda reason: on_gone(self, reason) if on_gone is not None else None,
         )
         self.watchers = self._driver.watchers
+        self.rewrites = ListRewrites(
+            name,
+            core=self._core,
+            chain=self._chain,
+            driver=self._driver,
+            backend=deps.backend,
+            clock=deps.clock,
+        )
         self._end_proof = EndProof(
             str(name),
             certain=deps.certain,

@@ -1,6 +1,7 @@
 """What a broker checks of a produced batch before it takes an offset. Pure.
 
-The body is checked by its crc only: it is never decompressed on this path (F066).
+The body is checked by its crc only: it is never decompressed on this path (F066), but for the keys
+of a compacted topic (K1).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from octavo.proto.batch import (
     RECORD_ENVELOPE_BYTES,
     BatchHeader,
 )
+from octavo.proto.compacted import first_without_key
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRecord,
@@ -58,6 +60,8 @@ def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) 
             hint="check the producer's clock or message.timestamp.after.max.ms",
         )
     _check_identity(header, acks)
+    if settings.compacts:
+        _check_keys(batch, header)
     return header
 
 
@@ -68,6 +72,17 @@ def _too_large(what: str, takes_bytes: int, limit: int) -> MessageTooLarge:
         f"to {MAX_RECORD_BYTES}",
         limit=limit,
     )
+
+
+def _check_keys(batch: Buffer, header: BatchHeader) -> None:
+    """K1: of what has no key no record could ever be told to replace another."""
+    missing = first_without_key(batch, header)
+    if missing is not None:
+        raise InvalidRecord(
+            f"record {missing} of {header.record_count} of the batch has no key, and this topic is "
+            "compacted: of each key its last record is kept",
+            hint="send every record with a key (an empty one counts), or set cleanup.policy=delete",
+        )
 
 
 def _check_identity(header: BatchHeader, acks: int) -> None:

@@ -19,6 +19,7 @@ from octavo.runtime.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
+from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition.read_path import Found, offset_for_time
 from octavo.serving.partition.shell import PartitionShell
@@ -32,7 +33,13 @@ from octavo.serving.store_answers import StoreAnswers
 LIST_OFFSETS_MAX = 10_000
 CONCURRENT_READS = 32
 
-_OnePartition = pb.ListOffset | pb.DescribeLogRequest | pb.RollRequest | pb.DeleteRecordsRequest
+_OnePartition = (
+    pb.ListOffset
+    | pb.DescribeLogRequest
+    | pb.RollRequest
+    | pb.DeleteRecordsRequest
+    | pb.CompactRequest
+)
 """Requests that name one partition, perhaps of one life of its topic."""
 
 
@@ -45,11 +52,13 @@ class LogService:
         config: BrokerConfig,
         storage: Storage,
         registry: PartitionRegistry,
+        compaction: CompactionRounds,
         store_answers: StoreAnswers,
     ) -> None:
         self._config = config
         self._storage = storage
         self._registry = registry
+        self._compaction = compaction
         self._during = store_answers.during
 
     def handlers(self) -> Handlers:
@@ -59,6 +68,7 @@ class LogService:
             "DescribeLog": unary(pb.DescribeLogRequest, self.describe_log),
             "Roll": unary(pb.RollRequest, self.roll),
             "DeleteRecords": unary(pb.DeleteRecordsRequest, self.delete_records),
+            "Compact": unary(pb.CompactRequest, self.compact),
         }
 
     async def list_offsets(
@@ -182,6 +192,22 @@ class LogService:
         except OctavoError as refused:
             return pb.DeleteRecordsReply(error=to_wire(refused))
         return pb.DeleteRecordsReply(log_start=log_start)
+
+    async def compact(self, request: pb.CompactRequest, _caller: Caller) -> pb.CompactReply:
+        """Clean a partition now; ends with the caller's deadline, what is listed then stays."""
+        try:
+            check_for_users(request.topic)
+            shell = await self._resolve(request)
+            done = await self._compaction.compact(shell)
+            await shell.prove_end()
+        except OctavoError as refused:
+            return pb.CompactReply(error=to_wire(refused))
+        return pb.CompactReply(
+            cleaned_to=done.cleaned_to,
+            records_removed=done.records_removed,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+        )
 
 
 async def _by_time(shell: PartitionShell, timestamp_ms: int) -> Found | None:

@@ -402,8 +402,8 @@ class NeverStopsTrying(PartitionCore):
 
 
 class AnswersRollsAtOnce(PartitionCore):
-    def roll(self) -> list[Action]:
-        return [*super().roll(), AnswerRolls(self.log.high_watermark)]
+    def roll(self, *, renew: bool = False) -> list[Action]:
+        return [*super().roll(renew=renew), AnswerRolls(self.log.high_watermark)]
 
 
 class ForgetsWhoAskedForARoll(PartitionCore):

@@ -11,6 +11,7 @@ import pytest
 from octavo.metadata.topics import PartitionState, TrashedLedger
 from octavo.proto.segments import Segment
 from octavo.runtime.ids import EntryId, LedgerId
+from octavo.serving.partition.limits import limits_of
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.retention import (
     KEEP_ALL,
@@ -172,13 +173,41 @@ def test_what_an_internal_topic_holds_stays_unless_it_says_otherwise() -> None:
     [
         {"retention.ms": "P7D"},
         {"retention.bytes": "1GiB", "retention.ms": "1000"},
-        {"cleanup.policy": "compact"},
+        {"cleanup.policy": "tier"},
+        {"cleanup.policy": "compact", "delete.retention.ms": "P1D"},
         {"retention.ms": "5", "min.insync.replicas": "60"},
     ],
 )
 def test_a_rule_of_a_newer_build_deletes_nothing(stored: dict[str, str]) -> None:
     found = settings_of(stored, make_config())
     assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+    assert not found.compacts
+
+
+@pytest.mark.parametrize(
+    ("policy", "shown", "compacts", "keeps_all"),
+    [
+        ("delete", "delete", False, False),
+        ("compact", "compact", True, True),
+        (" delete , compact ", "compact,delete", True, False),
+    ],
+)
+def test_k9_a_topic_that_is_only_compacted_ignores_age_and_size(
+    policy: str, shown: str, compacts: bool, keeps_all: bool
+) -> None:
+    stored = {"cleanup.policy": policy, "retention.ms": "5", "retention.bytes": "6"}
+    found = settings_of(stored, make_config())
+    assert (found.cleanup_policy, found.compacts) == (shown, compacts)
+    assert found.retention == (KEEP_ALL if keeps_all else RetentionRule(5, 6))
+    assert limits_of(found, make_config(), spread=0).retention.rule == found.retention
+
+
+def test_k3_a_compacted_topic_rolls_before_its_records_are_too_old_to_be_dirty() -> None:
+    stored = {"cleanup.policy": "compact", "max.compaction.lag.ms": "5000"}
+    found = settings_of(stored, make_config())
+    assert limits_of(found, make_config(), spread=0).roll.segment_ms == 5_000
+    kept = found._replace(cleanup_policy="delete")
+    assert limits_of(kept, make_config(), spread=0).roll.segment_ms == 604_800_000
 
 
 # --- a partition --------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ REFUSED: list[tuple[dict[str, str], list[str], int, type[OctavoError]]] = [
     ({"segment.ms": "9000"}, ["segment.ms"], 0, InvalidConfig),
     ({"min.insync.replicas": "5"}, [], 0, InvalidConfig),
     ({"replication.factor": "5"}, [], 0, InvalidReplicationFactor),
-    ({"cleanup.policy": "compact"}, [], 0, InvalidConfig),
+    ({"cleanup.policy": "compact,"}, [], 0, InvalidConfig),
     ({f"s{n}": "1" for n in range(70)}, [], 0, InvalidConfig),
     ({}, [], 0, InvalidRequest),
     ({}, [], 1, InvalidPartitions),

@@ -1,0 +1,219 @@
+"""A partition over storage in memory whose every step can fail or be the broker's last (K7).
+
+A step is one call of the storage layer or the metadata store. `Strike` picks one: it fails before
+or after it had its effect, or the broker dies there, before or after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from octavo.metadata.ledger_record import Quorum
+from octavo.metadata.topics import PartitionCatalog, PartitionState, VersionedPartition
+from octavo.proto import batch as batches
+from octavo.proto.batch import decode_rows
+from octavo.runtime.errors import MetadataUnavailable, NotLeader, UnknownOutcome
+from octavo.runtime.ids import LedgerId
+from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
+from octavo.serving.compaction.pace import Pace
+from octavo.serving.compaction.plan import CompactionRule
+from octavo.serving.partition.read_path import read_at
+from octavo.serving.partition.shell import PartitionShell
+from tests.memory_ledgers import MemoryBackend, MemoryReader, MemoryWriter
+from tests.serving_rig import NOW_MS, Broker, Rig, make_config, produce, until
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Row = tuple[int, bytes | None, bytes | None]
+"""Offset, key, value."""
+
+
+class Strike(NamedTuple):
+    """What happens at step `at`, counted from 0."""
+
+    at: int
+    kills: bool
+    has_effect: bool
+    """The step is done, and nobody is told."""
+
+
+class Steps:
+    """Counts the steps of one broker from the moment it is armed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.names: list[str] = []
+        self.strike: Strike | None = None
+        self.is_armed = False
+        self.killed = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        """While it is not set every step waits before it begins."""
+        self.may_go_on.set()
+        self.pause_at = -1
+
+    def arm(self, strike: Strike | None) -> None:
+        """From now on."""
+        self.count, self.names, self.strike, self.is_armed = 0, [], strike, True
+
+    async def step(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Do it, unless it is struck."""
+        if self.killed.is_set():
+            await asyncio.Event().wait()
+        if not self.is_armed:
+            return await call()
+        if self.count == self.pause_at:
+            self.may_go_on.clear()
+        await self.may_go_on.wait()
+        self.names.append(name)
+        strike, at = self.strike, self.count
+        self.count += 1
+        if strike is None or strike.at != at:
+            return await call()
+        if strike.has_effect:
+            await call()
+        if strike.kills:
+            self.killed.set()
+            await asyncio.Event().wait()
+        if strike.has_effect:
+            raise UnknownOutcome(f"the reply to {name} was lost")
+        raise MetadataUnavailable(f"{name} failed")
+
+    def wrap(self, name: str, method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """`method` as a step."""
+
+        async def stepped(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await self.step(name, lambda: method(*args, **kwargs))
+
+        return stepped
+
+
+class StruckBackend(MemoryBackend):
+    """Every call of it, of its readers and of its writers is a step."""
+
+    steps: Steps
+
+    async def allocate_id(self) -> LedgerId:
+        return await self.steps.step("allocate", super().allocate_id)
+
+    async def create_ledger(
+        self,
+        quorum: Quorum,
+        custom: Mapping[str, str],
+        *,
+        allow_degraded: bool = True,
+        above: int = -1,
+        reserved: LedgerId | None = None,
+    ) -> MemoryWriter:
+        create = partial(
+            super().create_ledger, allow_degraded=allow_degraded, above=above, reserved=reserved
+        )
+        made = await self.steps.step("create", lambda: create(quorum, custom))
+        for name in ("append", "close", "wait_capacity"):
+            setattr(made, name, self.steps.wrap(name, getattr(made, name)))
+        return made
+
+    async def open_reader(self, ledger_id: LedgerId) -> MemoryReader:
+        opening = super().open_reader
+        made = await self.steps.step("open", lambda: opening(ledger_id))
+        setattr(made, "read", self.steps.wrap("read", made.read))  # noqa: B010
+        return made
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        deleting = super().delete_ledger
+        await self.steps.step("delete", lambda: deleting(ledger_id))
+
+
+class StruckCatalog(PartitionCatalog):
+    """The partition's list; reading and writing it are steps."""
+
+    steps: Steps
+
+    async def read(self, topic_id: uuid.UUID, partition: int) -> VersionedPartition | None:
+        reading = super().read
+        return await self.steps.step("read list", lambda: reading(topic_id, partition))
+
+    async def cas(self, old: VersionedPartition, new: PartitionState) -> VersionedPartition:
+        writing = super().cas
+        return await self.steps.step("list", lambda: writing(old, new))
+
+
+class StruckBroker(Broker):
+    """A broker whose steps are counted."""
+
+    def __init__(self, rig: Rig, **changes: object) -> None:
+        super().__init__(rig, make_config(**changes))
+        self.steps = Steps()
+        self.backend.__class__ = StruckBackend
+        self.catalog.__class__ = StruckCatalog
+        self.backend.steps = self.catalog.steps = self.steps  # type: ignore[attr-defined]
+        rig.brokers.append(self)
+
+
+def keyed_batch(rows: list[tuple[bytes | None, bytes | None]]) -> bytes:
+    """A batch of keys and values."""
+    made = batches.encode([NOW_MS] * len(rows), [k for k, _ in rows], [v for _, v in rows])
+    return bytes(made)
+
+
+async def write(shell: PartitionShell, *rows: tuple[bytes | None, bytes | None]) -> int:
+    """One batch; its base offset."""
+    return (await produce(shell, keyed_batch(list(rows)))).base_offset
+
+
+async def read_all(shell: PartitionShell, start: int = 0) -> list[Row]:
+    """Every record from `start` to the end, as a reader gets them; raises when it gets nowhere."""
+    offset, found = start, list[Row]()
+    while offset < shell.high_watermark:
+        got = await read_at(shell.view(), offset, 1 << 20, at_least_one=True)
+        for batch in got.batches:
+            rows = decode_rows(batch)
+            columns = zip(rows.offsets, rows.keys, rows.values, strict=True)
+            found += [row for row in columns if row[0] >= offset]
+        assert got.next_offset > offset, f"a reader stands still at {offset}"
+        offset = got.next_offset
+    assert offset == shell.high_watermark
+    return found
+
+
+def cleaner(broker: Broker, shell: PartitionShell, memory_bytes: int = 1 << 20) -> PartitionCleaner:
+    """Of one pass."""
+    return PartitionCleaner(
+        shell.rewrites,
+        CompactionRule.of(shell.settings),
+        backend=broker.deps.backend,
+        memory_bytes=memory_bytes,
+        index_interval_bytes=broker.config.index_interval_bytes,
+        pace=Pace(0, broker.rig.clock),
+        clock=broker.rig.clock,
+    )
+
+
+async def clean(broker: Broker, shell: PartitionShell, memory_bytes: int = 1 << 20) -> PassReport:
+    """Passes until one reached the end."""
+    while True:
+        report = await cleaner(broker, shell, memory_bytes).run()
+        if not report.is_short:
+            return report
+
+
+async def no_orphan(rig: Rig, broker: Broker, shell: PartitionShell) -> None:
+    """Wait until the trash is swept; then what exists is what is listed."""
+
+    def is_swept() -> bool:
+        shell.tick()
+        return not shell._chain.state.trash  # pyright: ignore[reportPrivateUsage]
+
+    await until(is_swept, "an empty trash")
+    listed = {segment.ledger_id for segment in shell._chain.state.segments}  # pyright: ignore[reportPrivateUsage]
+    assert set(rig.bookies.ledgers) == listed, "a ledger that nobody lists"
+
+
+async def fall(broker: StruckBroker, shell: PartitionShell) -> None:
+    """The broker is dead: nothing it does arrives any more."""
+    broker.steps.killed.set()
+    await shell.abandon(NotLeader("its broker died"))
+    broker.rig.shells.remove(shell)
