@@ -104,6 +104,10 @@ class LedgerBackend(Protocol):
         """Fence and close; returns the CLOSED record."""
         ...
 
+    def reader_of(self, closed: LedgerMetadata) -> SegmentReader:
+        """A reader of a ledger whose CLOSED record was just read or written."""
+        ...
+
     async def open_reader(self, ledger_id: LedgerId) -> SegmentReader:
         """A reader that changes nothing."""
         ...

@@ -124,6 +124,9 @@ class MemoryBackend:
         )
         return closed.metadata
 
+    def reader_of(self, closed: LedgerMetadata) -> MemoryReader:
+        return MemoryReader(self._bookies, self._catalog, closed)
+
     async def open_reader(self, ledger_id: LedgerId) -> MemoryReader:
         found = await self._catalog.read(ledger_id)
         return MemoryReader(self._bookies, self._catalog, found.metadata)

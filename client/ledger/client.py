@@ -15,7 +15,7 @@ from octavo.client.ledger.placement import choose_ensemble, size_for
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum import QuorumCore
 from octavo.client.ledger.reader import LedgerReader
-from octavo.client.ledger.record_view import FollowedRecord
+from octavo.client.ledger.record_view import FollowedRecord, KnownRecord
 from octavo.client.ledger.recover import LedgerRecovery
 from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.bookies import BookieDirectory, CookieCatalog
@@ -202,6 +202,13 @@ class LedgerClient:
         """
         limit_s = self.config.recovery_timeout_s if timeout_s is None else timeout_s
         return await self._recovery.recover(ledger_id, limit_s)
+
+    def reader_of(self, closed: LedgerMetadata) -> LedgerReader:
+        """A reader of a ledger whose CLOSED record was just read or written: nothing is asked.
+
+        It reads the record anew when no replica can answer; for a short life.
+        """
+        return LedgerReader(KnownRecord(self.catalog, closed), self.pool, clock=self._clock)
 
     async def open_reader(self, ledger_id: LedgerId) -> LedgerReader:
         """A reader that follows the ledger's record and changes nothing (RD-8, RD-10).

@@ -1,4 +1,4 @@
-"""A ledger's record as a reader sees it: fixed, or followed by a watch (RD-8, RD-10)."""
+"""A ledger's record as a reader sees it: fixed, known, or followed by a watch (RD-8, RD-10)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,33 @@ class RecordView:
         """Stop following the record."""
 
 
-class FollowedRecord(RecordView):
+class KnownRecord(RecordView):
+    """A record that was just read or written: read anew when somebody asks for it (RD-10)."""
+
+    def __init__(self, catalog: LedgerCatalog, metadata: LedgerMetadata) -> None:
+        super().__init__(metadata)
+        self._catalog = catalog
+
+    async def refresh(self) -> None:
+        """Read the record behind a barrier; raises NoSuchLedger, MetadataUnavailable."""
+        found = await self._catalog.read(self.metadata.ledger_id, barrier=True)
+        self._take(found.metadata)
+
+    def _take(self, metadata: LedgerMetadata) -> None:
+        if metadata == self.metadata:
+            return
+        self.metadata = metadata
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class FollowedRecord(KnownRecord):
     """A record kept fresh by a watch; keeps the last one known while the store is away."""
 
     def __init__(
         self, store: MetadataStore, paths: Paths, catalog: LedgerCatalog, metadata: LedgerMetadata
     ) -> None:
-        super().__init__(metadata)
-        self._catalog = catalog
+        super().__init__(catalog, metadata)
         self._dirty = asyncio.Event()
         self._tasks = TaskOwner(f"record of ledger {metadata.ledger_id}")
         key = paths.ledger(metadata.ledger_id)
@@ -56,11 +75,6 @@ class FollowedRecord(RecordView):
         view._dirty.set()  # a change between the read and the watch
         return view
 
-    async def refresh(self) -> None:
-        """Read the record behind a barrier; raises NoSuchLedger, MetadataUnavailable."""
-        found = await self._catalog.read(self.metadata.ledger_id, barrier=True)
-        self._take(found.metadata)
-
     async def close(self) -> None:
         """End the watch."""
         self._unsubscribe()
@@ -74,10 +88,3 @@ class FollowedRecord(RecordView):
                 self._take((await self._catalog.read(self.metadata.ledger_id)).metadata)
             except OctavoError as error:  # deleted, or the store is away: reads will tell
                 _log.info("record of ledger %d: %s", self.metadata.ledger_id, error)
-
-    def _take(self, metadata: LedgerMetadata) -> None:
-        if metadata == self.metadata:
-            return
-        self.metadata = metadata
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()

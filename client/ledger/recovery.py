@@ -27,7 +27,7 @@ LOCAL_CHANGES_MAX = 100
 DEFAULT_WINDOW = 8
 """Most entries read ahead and written back at once (R-4)."""
 FIRST_WINDOW = 2
-"""Entries read at first, twice as many after each one that is found: of most ledgers one entry is
+"""Entries read at first, twice as many once all of them were found: of most ledgers one entry is
 above the bookies' LAC, and each that is read costs a request to every bookie of its write set."""
 
 
@@ -253,7 +253,8 @@ class RecoveryCore:
                     return self._abort(f"entry {self._frontier} cannot reach Qa copies")
                 actions.extend(writes)
                 self._frontier += 1
-                self._window = min(2 * self._window, self._window_max)
+                if self._frontier == self._next_read:  # all that was read ahead was there
+                    self._window = min(2 * self._window, self._window_max)
             elif len(state.negatives) >= self._negatives_needed():
                 self._end = self._frontier
                 for higher in [e for e in self._entries if e >= self._end]:

@@ -88,7 +88,7 @@ class PartitionLoader:
         self.result.producers.restore(())
         segments = state.segments
         ends = [_last_entry(segment, closed) for segment in segments]
-        start, found = await self._newest_snapshot(segments, ends)
+        start, found = await self._newest_snapshot(segments, ends, closed)
         offset = segments[start].base_offset if segments else end_of(state)
         figures = Figures()
         if found is not None:
@@ -102,7 +102,9 @@ class PartitionLoader:
             first = found.entry + 1 if found is not None and i == start else 0
             if i > start:
                 figures = Figures()
-            offset = await self._replay(segments[i], first, ends[i], offset, figures)
+            offset = await self._replay(
+                segments[i], closed, first, ends[i], offset=offset, figures=figures
+            )
         self.result.end_offset = offset
         if segments and segments[-1].end_offset is None:
             last = segments[-1]
@@ -111,13 +113,19 @@ class PartitionLoader:
             )
         return self.result.sealed
 
+    async def _reader(self, segment: Segment, closed: Closed) -> SegmentReader:
+        record = closed.get(segment.ledger_id)
+        if record is not None:  # of its recovery, a moment ago
+            return self._backend.reader_of(record)
+        return await self._backend.open_reader(segment.ledger_id)
+
     async def _newest_snapshot(
-        self, segments: Sequence[Segment], ends: Sequence[int]
+        self, segments: Sequence[Segment], ends: Sequence[int], closed: Closed
     ) -> tuple[int, _Found | None]:
         for i in reversed(range(len(segments))):
             if ends[i] < 0:
                 continue
-            reader = await self._backend.open_reader(segments[i].ledger_id)
+            reader = await self._reader(segments[i], closed)
             try:
                 found = await self._snapshot_in(reader, segments[i].ledger_id, ends[i])
             finally:
@@ -164,11 +172,18 @@ class PartitionLoader:
         return _Found(snapshot, EntryId(entry_id))
 
     async def _replay(
-        self, segment: Segment, first: int, last: int, offset: int, figures: Figures
+        self,
+        segment: Segment,
+        closed: Closed,
+        first: int,
+        last: int,
+        *,
+        offset: int,
+        figures: Figures,
     ) -> int:
         if first > last:
             return offset
-        reader = await self._backend.open_reader(segment.ledger_id)
+        reader = await self._reader(segment, closed)
         try:
             async with aclosing(payloads(reader, first, last, piece_bytes=PIECE_BYTES)) as found:
                 async for _, payload in found:

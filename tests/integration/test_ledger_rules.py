@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from octavo.client.ledger import LedgerReader, Quorum
 from octavo.proto.bookie_wire import FrameType, Status
 from octavo.proto.entry import decode_header, encode_header, payload_of, verify
 from octavo.runtime.errors import NoSuchEntry, OctavoError, ReadUnknown
-from octavo.runtime.ids import EntryId
+from octavo.runtime.ids import EntryId, Member
 from tests.fix_ledger import FakeCluster, until
 
 Q332 = Quorum(3, 3, 2)
@@ -239,3 +240,36 @@ async def test_rd10_a_stale_handle_reads_the_record_again(ledgers: FakeCluster) 
     got = await reader.read(EntryId(0), max_count=1, max_bytes=1 << 20)
     assert decode_header(got[0]).entry_id == 0
     assert reader.metadata == rewritten
+
+
+async def test_a_reader_of_a_known_record_reads_it_anew_when_no_replica_answers(
+    ledgers: FakeCluster,
+) -> None:
+    """RD-10: entries moved to another bookie since the record was read."""
+    client = await ledgers.client()
+    writer = await client.create_ledger(Q332, {})
+    await writer.append(b"x")
+    closed = await writer.close()
+    await until(lambda: all(0 in b.ledger(writer.ledger_id).entries for b in ledgers.bookies))
+    reader = client.reader_of(closed)
+
+    async def read() -> bytes:
+        (found,) = await reader.read(EntryId(0), max_count=1, max_bytes=1 << 20)
+        return payload_of(found)
+
+    assert await read() == b"x"
+    first, *others = closed.last_fragment[1]
+    spare = await ledgers.add_bookie()
+    old = ledgers.bookie(first.bookie_id)
+    spare.ledger(writer.ledger_id).entries.update(old.ledger(writer.ledger_id).entries)
+    moved = (Member(spare.bookie_id, spare.incarnation), *others)
+    await client.catalog.update(
+        writer.ledger_id, lambda record: replace(record, fragments=((EntryId(0), moved),))
+    )
+    assert await read() == b"x"  # of the replicas that it knows
+    for bookie in ledgers.bookies:
+        if bookie is not spare:
+            bookie.lose(writer.ledger_id, 0)
+    assert await read() == b"x"
+    assert reader.metadata.last_fragment[1] == moved
+    await reader.close()
