@@ -56,6 +56,7 @@ class Paths:
         self.leaving_root = f"{self.root}/leaving"
         self.leader = f"{self.root}/leader"
         self.bundles = f"{self.root}/bundles"
+        self.loads = f"{self.root}/loads"
         self.placement = f"{self.root}/placement"
         """Bundles that were moved by decision, and where to."""
         self.topics = f"{self.root}/topics"
@@ -122,6 +123,10 @@ class Paths:
     def leaving(self, broker_id: str) -> str:
         """Says that the broker is about to stop; ephemeral."""
         return f"{self.leaving_root}/{broker_id}"
+
+    def load(self, broker_id: str) -> str:
+        """What the broker says of its load; ephemeral."""
+        return f"{self.loads}/{broker_id}"
 
     def bundle(self, number: int) -> str:
         """Ownership of one bundle."""

@@ -1524,6 +1524,7 @@ class FleetBroker(_message.Message):
     BUNDLES_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     address: _builtins.str
     """empty: it does not live"""
@@ -1533,6 +1534,10 @@ class FleetBroker(_message.Message):
     drained: _builtins.bool
     leaving: _builtins.bool
     """about to stop"""
+    @_builtins.property
+    def load(self) -> Global___BrokerLoad:
+        """absent: not known"""
+
     def __init__(
         self,
         *,
@@ -1542,14 +1547,57 @@ class FleetBroker(_message.Message):
         bundles: _builtins.int = ...,
         drained: _builtins.bool = ...,
         leaving: _builtins.bool = ...,
+        load: Global___BrokerLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "bundles", b"bundles", "drained", b"drained", "leaving", b"leaving", "started_ms", b"started_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "bundles", b"bundles", "drained", b"drained", "leaving", b"leaving", "load", b"load", "started_ms", b"started_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FleetBroker: _TypeAlias = FleetBroker  # noqa: Y015
+
+@_typing.final
+class BrokerLoad(_message.Message):
+    """How busy a broker says it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USAGE_FIELD_NUMBER: _builtins.int
+    LOOP_SHARE_FIELD_NUMBER: _builtins.int
+    CPU_SHARE_FIELD_NUMBER: _builtins.int
+    BYTES_IN_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_PER_S_FIELD_NUMBER: _builtins.int
+    RECORDS_IN_PER_S_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    usage: _builtins.float
+    """0 to 1: the larger of the next two"""
+    loop_share: _builtins.float
+    """of one processor: the event loop's thread"""
+    cpu_share: _builtins.float
+    """of all processors: the process"""
+    bytes_in_per_s: _builtins.int
+    bytes_out_per_s: _builtins.int
+    records_in_per_s: _builtins.int
+    partitions: _builtins.int
+    def __init__(
+        self,
+        *,
+        usage: _builtins.float = ...,
+        loop_share: _builtins.float = ...,
+        cpu_share: _builtins.float = ...,
+        bytes_in_per_s: _builtins.int = ...,
+        bytes_out_per_s: _builtins.int = ...,
+        records_in_per_s: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "loop_share", b"loop_share", "partitions", b"partitions", "records_in_per_s", b"records_in_per_s", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerLoad: _TypeAlias = BrokerLoad  # noqa: Y015
 
 @_typing.final
 class ListBrokersRequest(_message.Message):
@@ -1644,23 +1692,29 @@ class BundleView(_message.Message):
     BUNDLE_FIELD_NUMBER: _builtins.int
     OWNER_ID_FIELD_NUMBER: _builtins.int
     PLACED_ON_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     bundle: _builtins.int
     owner_id: _builtins.str
     """empty: nobody, until somebody asks for it"""
     placed_on: _builtins.str
     """the broker it was moved to by decision; empty: it goes by hashing"""
+    usage: _builtins.float
+    """of its owner's capacity, what it takes; absent: not known"""
     def __init__(
         self,
         *,
         bundle: _builtins.int = ...,
         owner_id: _builtins.str = ...,
         placed_on: _builtins.str = ...,
+        usage: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_usage", b"_usage", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "owner_id", b"owner_id", "placed_on", b"placed_on"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_usage", b"_usage", "bundle", b"bundle", "owner_id", b"owner_id", "placed_on", b"placed_on", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__usage: _TypeAlias = _typing.Literal["usage"]  # noqa: Y015
+    _WhichOneofArgType__usage: _TypeAlias = _typing.Literal["_usage", b"_usage"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usage) -> _WhichOneofReturnType__usage | None: ...
 
 Global___BundleView: _TypeAlias = BundleView  # noqa: Y015
 

@@ -332,6 +332,90 @@ class BundleOwner(_message.Message):
 Global___BundleOwner: _TypeAlias = BundleOwner  # noqa: Y015
 
 @_typing.final
+class BundleShare(_message.Message):
+    """<root>/loads/<broker-id>, ephemeral: how busy a broker says it is"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    bundle: _builtins.int
+    share: _builtins.float
+    """of the broker's usage"""
+    def __init__(
+        self,
+        *,
+        bundle: _builtins.int = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleShare: _TypeAlias = BundleShare  # noqa: Y015
+
+@_typing.final
+class LoadReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    PROCESS_NONCE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    LOOP_SHARE_FIELD_NUMBER: _builtins.int
+    CPU_SHARE_FIELD_NUMBER: _builtins.int
+    BYTES_IN_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_PER_S_FIELD_NUMBER: _builtins.int
+    RECORDS_IN_PER_S_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    BUNDLES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.str
+    process_nonce: _builtins.bytes
+    number: _builtins.int
+    """grows with each report of a process"""
+    usage: _builtins.float
+    """0 to 1: the larger of the next two"""
+    loop_share: _builtins.float
+    """of one processor: the event loop's thread"""
+    cpu_share: _builtins.float
+    """of all processors: the process"""
+    bytes_in_per_s: _builtins.int
+    bytes_out_per_s: _builtins.int
+    records_in_per_s: _builtins.int
+    partitions: _builtins.int
+    bundles: _builtins.int
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleShare]:
+        """those with the most to do"""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.str = ...,
+        process_nonce: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        usage: _builtins.float = ...,
+        loop_share: _builtins.float = ...,
+        cpu_share: _builtins.float = ...,
+        bytes_in_per_s: _builtins.int = ...,
+        bytes_out_per_s: _builtins.int = ...,
+        records_in_per_s: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        bundles: _builtins.int = ...,
+        shares: _abc.Iterable[Global___BundleShare] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bundles", b"bundles", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "loop_share", b"loop_share", "number", b"number", "partitions", b"partitions", "process_nonce", b"process_nonce", "records_in_per_s", b"records_in_per_s", "shares", b"shares", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadReport: _TypeAlias = LoadReport  # noqa: Y015
+
+@_typing.final
 class PlacedBundle(_message.Message):
     """<root>/placement: bundles that were moved by decision; the others go by hashing"""
 

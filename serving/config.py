@@ -44,6 +44,24 @@ class BrokerConfig(FrozenSettings):
     """A broker that answers no heartbeat for so long is replaced by others; one whose process is
     gone at once."""
 
+    load_report_interval_s: float = Field(default=15.0, gt=0)
+    """How often a broker measures its load; it is written when it changed, or at each fourth time.
+    Must be equal on every broker of a cluster."""
+    shedding_enabled: bool = True
+    """Bundles move from brokers that have too much to do (O-4)."""
+    shedding_interval_s: float = Field(default=60.0, gt=0)
+    """How often that is looked at; at least twice `load_report_interval_s`."""
+    shedding_above_average_percent: float = Field(default=10.0, gt=0, le=100)
+    """A broker gives bundles away when its usage is above the average by so many points,"""
+    shedding_overload_percent: float = Field(default=85.0, gt=5, le=100)
+    """or above this."""
+    shedding_hits: int = Field(default=3, ge=1, le=1_000)
+    """How many looks one after the other must show it, while nothing else moved there."""
+    shedding_grace_s: float = Field(default=1800.0, ge=0)
+    """A bundle that moved, for whatever reason, stays for so long."""
+    shedding_moves_max: int = Field(default=2, ge=1, le=64)
+    """Bundles that move because of one look."""
+
     ensemble_size: int = Field(default=3, ge=1, le=64)
     """Bookies that one ledger is spread over (E)."""
     write_quorum: int = Field(default=3, ge=1, le=64)
@@ -185,6 +203,8 @@ class BrokerConfig(FrozenSettings):
             raise ValueError("group_session_timeout_ms is below group_min_session_timeout_ms")
         if 3 * self.group_heartbeat_interval_ms > self.group_session_timeout_ms:
             raise ValueError("group_heartbeat_interval_ms exceeds a third of the session timeout")
+        if self.shedding_enabled and self.shedding_interval_s < 2 * self.load_report_interval_s:
+            raise ValueError("shedding_interval_s is below twice load_report_interval_s")
         if self.fetch_max_bytes + 8 * _MIB > self.max_send_bytes:
             raise ValueError("max_send_bytes must exceed fetch_max_bytes by 8 MiB (G7)")
         return self

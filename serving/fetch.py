@@ -228,7 +228,8 @@ class Fetcher:
             reply = await self._read_slot(slot, left, at_least_one=nothing_yet)
             size = sum(map(len, reply.batches))
             left -= size
-            if size:
+            if size and slot.shell is not None:
+                slot.shell.traffic.read(size)
                 nothing_yet = False
                 self._filled_by = (slot.asked.topic, slot.asked.partition)
             replies.append(reply)

@@ -53,6 +53,10 @@ class OwnerHints:
         """Its owner; None when nobody is known."""
         return self._owners.get(bundle)
 
+    def ids(self) -> dict[int, str]:
+        """The ids of the owners of all bundles that have one."""
+        return {bundle: owner.broker_id for bundle, owner in self._owners.items()}
+
     def seen(self, bundle: int, owner: BundleOwner) -> None:
         """The store named its owner just now."""
         self._owners[bundle] = owner

@@ -84,9 +84,10 @@ class Ownership:
         self._tasks = TaskOwner("ownership")
         self._held: set[int] = set()
         self._lost: set[int] = set()  # held when the session ended, not acquired again yet
-        self._hints = OwnerHints(registry, clock, self._take_orphans)
+        self.hints = OwnerHints(registry, clock, self._take_orphans)
+        """Who has each bundle, as last seen."""
         giving = Giving(events.partitions, events.unload, self._held.discard, lambda: self._mine)
-        self._leaving = HandOvers(registry, self._hints, clock, giving)
+        self._leaving = HandOvers(registry, self.hints, clock, giving)
         self._acquiring: dict[int, asyncio.Task[bool | OctavoError]] = {}
         self._session_changed = asyncio.Event()
         self._takes = True
@@ -100,7 +101,7 @@ class Ownership:
         self._unsubscribe = [self._store.on_session(self._on_session)]
         self._standing.replaced = self._replaced
         self._standing.registered = self._session_changed.set
-        await self._hints.start()
+        await self.hints.start()
         self._tasks.spawn(self._follow_session(), name="session")
         held = Held(lambda: self._held, self.certain, lambda: self._takes, self._give_away)
         balance = Balance(self._me.broker_id, self._fleet, self._config, self._clock, held)
@@ -121,7 +122,7 @@ class Ownership:
         self._stopping, self._takes = True, False
         for unsubscribe in self._unsubscribe:
             unsubscribe()
-        await self._hints.close()
+        await self.hints.close()
         await self._tasks.close()
         held, self._held = sorted(self._held | self._leaving.moving.keys()), set()
         results = await asyncio.gather(
@@ -177,7 +178,7 @@ class Ownership:
             if not self.certain():
                 return None  # a lookup proves it, or finds the successor
             return Located(self._me.broker_id, self._me.address, redirect=False)
-        owner = self._hints.get(bundle)
+        owner = self.hints.get(bundle)
         if owner is None or owner.process_nonce == self._mine.process_nonce:
             return None
         return Located(owner.broker_id, owner.address, redirect=False)
@@ -204,7 +205,7 @@ class Ownership:
             raise NotLeader(f"bundle {bundle} is moving, ask again")
         owner = await self._registry.owner(bundle)
         if owner is not None and owner != self._mine:
-            self._hints.seen(bundle, owner)
+            self.hints.seen(bundle, owner)
             return Located(owner.broker_id, owner.address, redirect=False)
         chosen = self.preferred(bundle)
         if owner is None and chosen.broker_id != self._me.broker_id:
@@ -236,7 +237,7 @@ class Ownership:
             if changed or bundle in self._leaving.moving:
                 return False
             self._held.add(bundle)
-            self._hints.seen(bundle, mine)
+            self.hints.seen(bundle, mine)
             return True
         except OctavoError as error:
             return error
@@ -254,7 +255,7 @@ class Ownership:
         """Take at once what lost its owner and is for this broker: no lookup is waited for."""
         moving = self._leaving.moving
         busy = self._held | moving.keys() | self._lost | self._acquiring.keys()
-        for bundle in sorted(self._hints.orphans - busy):
+        for bundle in sorted(self.hints.orphans - busy):
             if self._takes and self.preferred(bundle).broker_id == self._me.broker_id:
                 self._tasks.spawn(self._take(bundle), name=f"take {bundle}")
 

@@ -7,6 +7,7 @@ start and stop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,6 +17,7 @@ from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
 from octavo.metadata.bundles import BundleRegistry
 from octavo.metadata.connect import root_of
 from octavo.metadata.drains import Drains
+from octavo.metadata.load_reports import LoadReports
 from octavo.metadata.paths import Paths
 from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
@@ -43,6 +45,7 @@ from octavo.serving.liveness.membership import Membership
 from octavo.serving.load_ahead import LoadAhead
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.partition.traffic import Traffic
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
@@ -55,6 +58,9 @@ from octavo.serving.services.rpc import Service
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
 from octavo.serving.services.views import TopicViews
+from octavo.serving.shedding.board import LoadBoard
+from octavo.serving.shedding.reporter import Counted, LoadReporter
+from octavo.serving.shedding.shedder import Known, Shedder
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
@@ -65,6 +71,8 @@ SERVICE = "octavo.broker.Broker"
 GROUP_SERVICE = "octavo.coordinator.Groups"
 PEERS = "octavo.peers.Peers"
 RESUME_DELETIONS_TICKS = 60
+STALE_INTERVALS = 10
+"""A load report that did not change in so many intervals is not trusted any more."""
 ANNOUNCE_S = 1.0
 """How long the metadata store has to note that this broker is about to stop."""
 
@@ -102,6 +110,7 @@ class BrokerServer:
         self._drains = Drains(store, self._paths, clock=clock)
         placements = Placements(store, self._paths, clock=clock, entropy=entropy)
         self._fleet = Fleet(self._brokers, self._drains, placements, config.bundles)
+        self._board = LoadBoard(STALE_INTERVALS * config.load_report_interval_s)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
@@ -246,10 +255,7 @@ class BrokerServer:
         await self._set_health(serving=False)  # until registered
         await server.start()
         await member.join()
-        self._tasks.spawn(self._keep_house(), name="housekeeping")
-        self._tasks.spawn(self._follow_topics(), name="topics")
-        self._tasks.spawn(self._retention_rounds(self._ownership).run(), name="retention")
-        self._tasks.spawn(self.compaction.run(), name="compaction")
+        self._start_rounds(member, self._ownership)
         await self._set_health(serving=True)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 
@@ -262,6 +268,16 @@ class BrokerServer:
             entropy=self._entropy,
         )
 
+    def _start_rounds(self, member: Membership, ownership: Ownership) -> None:
+        """What is done again and again for as long as the broker lives."""
+        self._tasks.spawn(self._keep_house(), name="housekeeping")
+        self._tasks.spawn(self._follow_topics(), name="topics")
+        self._tasks.spawn(self._retention_rounds(ownership).run(), name="retention")
+        self._tasks.spawn(self.compaction.run(), name="compaction")
+        self._tasks.spawn(self._load_reporter(member, ownership).run(), name="load")
+        if self.config.shedding_enabled:
+            self._tasks.spawn(self._shedder(member, ownership).run(), name="shedding")
+
     def _retention_rounds(self, ownership: Ownership) -> RetentionRounds:
         return RetentionRounds(
             self._topic_catalog,
@@ -272,6 +288,34 @@ class BrokerServer:
             clock=self._clock,
             entropy=self._entropy,
         )
+
+    def _load_reporter(self, member: Membership, ownership: Ownership) -> LoadReporter:
+        return LoadReporter(
+            LoadReports(self._store, self._paths),
+            self._board,
+            Counted(
+                me=lambda: member.standing.me,
+                take_traffic=self._take_traffic,
+                bundles=lambda: len(ownership.held),
+            ),
+            clock=self._clock,
+            interval_s=self.config.load_report_interval_s,
+        )
+
+    def _take_traffic(self) -> Iterator[tuple[int, Traffic]]:
+        for shell in self.registry.shells():
+            name = shell.name
+            yield self.registry.bundle(name.topic_id, name.partition), shell.traffic.take()
+
+    def _shedder(self, member: Membership, ownership: Ownership) -> Shedder:
+        known = Known(
+            me=self.config.broker_id,
+            confirm=member.standing.confirm,
+            certain=member.standing.certain,
+            owners=ownership.hints.ids,
+            suspected=member.suspected,
+        )
+        return Shedder(self._fleet, self._board, known, self.config, self._clock)
 
     def _services(self, ownership: Ownership, cluster_id: str) -> list[Service]:
         config, answers = self.config, self._store_answers
@@ -316,6 +360,8 @@ class BrokerServer:
                 BundleRegistry(self._store, self._paths, clock=self._clock),
                 self._topics,
                 answers,
+                board=self._board,
+                clock=self._clock,
             ),
             StreamService(self.registry, config, self._clock),
         ]

@@ -8,20 +8,28 @@ from __future__ import annotations
 from collections import Counter
 
 from octavo.metadata.bundles import BundleRegistry
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, Throttled
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.fleet import Fleet
+from octavo.serving.shedding.board import LoadBoard
 
 ATTEMPTS_MAX = 8
 """How often one request meets the decision of another before it is told so."""
+LIKE_SHARE = 0.05
+"""Brokers whose usage differs by less are alike; the one with fewer bundles is chosen."""
 
 
 class Unloads:
     """Places bundles on brokers that may serve them."""
 
-    def __init__(self, fleet: Fleet, registry: BundleRegistry) -> None:
+    def __init__(
+        self, fleet: Fleet, registry: BundleRegistry, board: LoadBoard, clock: Clock
+    ) -> None:
         self._fleet = fleet
         self._registry = registry
+        self._board = board
+        self._clock = clock
 
     def check(self, bundle: int) -> None:
         """Raises InvalidRequest unless there is such a bundle."""
@@ -68,7 +76,7 @@ class Unloads:
             )
 
     async def _choose(self, but: set[str]) -> str:
-        """The broker with the fewest bundles."""
+        """The idlest broker; one whose load is not known only if no other is."""
         others = [broker for broker in self._fleet.eligible() if broker not in but]
         if not others:
             raise InvalidRequest(
@@ -76,4 +84,10 @@ class Unloads:
             )
         owners = await self._registry.owners()
         counts = Counter(owner.broker_id for owner in owners.values())
-        return min(others, key=lambda broker: (counts[broker], broker))
+        loads = self._board.fresh(self._clock.monotonic())
+
+        def rank(broker: str) -> tuple[bool, int, int, str]:
+            usage = loads[broker].usage if broker in loads else 0.0
+            return broker not in loads, round(usage / LIKE_SHARE), counts[broker], broker
+
+        return min(others, key=rank)

@@ -102,6 +102,10 @@ class FakeCluster:
         self.next_producer_id = 1000
         self.brokers = [FakeBroker(self, index) for index in range(brokers)]
         self.max_record_bytes = MAX_RECORD_BYTES
+        self.bundles = {0: pb.BundleView(bundle=0, owner_id="broker-1", usage=0.25)}
+        self.unloads: list[pb.UnloadBundleRequest] = []
+        self.hands_over = True
+        """Whether what is unloaded arrives."""
 
     async def start(self) -> None:
         for broker in self.brokers:
@@ -507,10 +511,23 @@ class FakeBroker(BrokerServicer):
         return pb.DrainBrokerReply()
 
     async def ListBundles(self, request, context):  # type: ignore[no-untyped-def]
-        return pb.ListBundlesReply(bundles=[pb.BundleView(bundle=0, owner_id="broker-0")])
+        bundles = self.cluster.bundles
+        if not request.HasField("bundle"):
+            return pb.ListBundlesReply(bundles=bundles.values())
+        found = bundles[request.bundle]
+        reply = pb.ListBundlesReply(bundles=[found])
+        if found.placed_on and self.cluster.hands_over:
+            found.owner_id = found.placed_on  # seen at the look after this one
+        return reply
 
     async def UnloadBundle(self, request, context):  # type: ignore[no-untyped-def]
-        return pb.UnloadBundleReply(bundle=pb.BundleView(owner_id="broker-0", placed_on="broker-0"))
+        self.cluster.unloads.append(request)
+        found = self.cluster.bundles[request.bundle]
+        found.placed_on = request.to_broker or "broker-0"
+        if self.faults.lose_replies:
+            self.faults.lose_replies -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")  # pyright: ignore
+        return pb.UnloadBundleReply(bundle=found)
 
     async def ShowLedger(self, request, context):  # type: ignore[no-untyped-def]
         record = records_pb2.LedgerRecord(

@@ -138,8 +138,12 @@ CORES = (
     "serving/partition/limits.py",
     "serving/partition/rolls.py",
     "serving/partition/snapshots.py",
+    "serving/partition/traffic.py",
     "serving/partition/world.py",
     "serving/partition/producers.py",
+    "serving/shedding/board.py",
+    "serving/shedding/core.py",
+    "serving/shedding/meter.py",
 )
 """Decide without I/O, clock or thread."""
 TESTS_TO_SOURCE_MIN = 0.8

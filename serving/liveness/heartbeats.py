@@ -85,6 +85,10 @@ class Heartbeats:
         """Watch nobody any more; a replacement that began is left to others."""
         await self._tasks.close()
 
+    def suspected(self) -> frozenset[str]:
+        """Ids of brokers that do not answer at this time."""
+        return self._core.suspected(self._clock.monotonic())
+
     # --- whom -----------------------------------------------------------------------------------
 
     async def _follow_members(self) -> None:

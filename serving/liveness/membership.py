@@ -62,6 +62,10 @@ class Membership:
         await self._brokers.refresh()
         self._heartbeats.start()
 
+    def suspected(self) -> frozenset[str]:
+        """Ids of brokers that do not answer, if this one is among those that ask (HB-1)."""
+        return self._heartbeats.suspected()
+
     async def watch_nobody(self) -> None:
         """Send no more heartbeats, and replace nobody."""
         await self._heartbeats.close()

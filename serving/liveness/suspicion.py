@@ -164,6 +164,11 @@ class Suspicion:
             found.append(Replace(known.peer, known.gone or f"silent for {silent_s:.1f} s"))
         return found
 
+    def suspected(self, now_s: float) -> frozenset[str]:
+        """Who of the watched ones is gone or silent now."""
+        watched = self._watched.items()
+        return frozenset(name for name, known in watched if self._suspects(known, now_s))
+
     def next_deadline_s(self) -> float | None:
         """When somebody may be due though nothing happens; None: nobody is watched."""
         waited = [known for known in self._watched.values() if not known.replacing]

@@ -48,6 +48,7 @@ from octavo.serving.partition.core import PartitionCore, PartitionStateName
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_ledger import OpenLedger
+from octavo.serving.partition.traffic import PartitionTraffic
 from octavo.serving.partition.waiters import OffsetWaiters
 from octavo.serving.partition.watchers import Watchers
 
@@ -93,6 +94,7 @@ class PartitionDriver:
         self._leaving = asyncio.Event()
         self._pauses = False
         self.watchers = Watchers()
+        self.traffic = PartitionTraffic()
         self._roll_waiters = OffsetWaiters()
         self._trim_waiters = OffsetWaiters()
         self._change_waiters: deque[asyncio.Future[None]] = deque()
@@ -145,6 +147,8 @@ class PartitionDriver:
                 append = action.append
                 header = append.header
                 self.tail.append(header.base_offset, header.next_offset, append.payload)
+                records = header.next_offset - header.base_offset
+                self.traffic.wrote(records, len(append.payload))
                 append.answer(append.appended())
             elif isinstance(action, WakeReaders):
                 self.watchers.wake()

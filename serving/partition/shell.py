@@ -92,6 +92,7 @@ class PartitionShell:
             backend=deps.backend,
             clock=deps.clock,
         )
+        self.traffic = self._driver.traffic
         self._end_proof = EndProof(
             str(name),
             certain=deps.certain,

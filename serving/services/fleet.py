@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 
 from octavo.metadata.bundles import BundleRegistry
+from octavo.metadata.load_reports import Load
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import to_wire
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, OctavoError
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.fleet import Fleet
 from octavo.serving.placement import bundle_of
 from octavo.serving.services.caller import Caller
 from octavo.serving.services.rpc import Handlers, unary
+from octavo.serving.shedding.board import LoadBoard
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_directory import TopicDirectory
 from octavo.serving.unloads import Unloads
@@ -28,11 +31,16 @@ class FleetService:
         registry: BundleRegistry,
         topics: TopicDirectory,
         store_answers: StoreAnswers,
+        *,
+        board: LoadBoard,
+        clock: Clock,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
         self._topics = topics
-        self._unloads = Unloads(fleet, registry)
+        self._board = board
+        self._clock = clock
+        self._unloads = Unloads(fleet, registry, board, clock)
         self._during = store_answers.during
 
     def handlers(self) -> Handlers:
@@ -55,6 +63,7 @@ class FleetService:
         counts = Counter(owner.broker_id for owner in owners.values())
         live = {broker.broker_id: broker for broker in self._fleet.brokers.live()}
         drained, leaving = self._fleet.drains.drained(), self._fleet.drains.leaving()
+        loads = self._loads()
         reply = pb.ListBrokersReply(bundles=self._fleet.bundles)
         for name in sorted(live.keys() | drained):
             broker = live.get(name)
@@ -65,6 +74,7 @@ class FleetService:
                 bundles=counts[name],
                 drained=name in drained,
                 leaving=name in leaving,
+                load=_load(loads[name]) if name in loads else None,
             )
         return reply
 
@@ -108,10 +118,9 @@ class FleetService:
     async def _views(self, request: pb.ListBundlesRequest) -> list[pb.BundleView]:
         if request.WhichOneof("only") is None:
             owners = await self._registry.owners()
-            placed = self._fleet.placements.brokers()
-            named = sorted(owners.keys() | placed.keys())
+            named = sorted(owners.keys() | self._fleet.placements.brokers().keys())
             return [
-                _view(bundle, owners[bundle].broker_id if bundle in owners else "", placed)
+                self._view(bundle, owners[bundle].broker_id if bundle in owners else "")
                 for bundle in named
             ]
         bundle = request.bundle
@@ -119,13 +128,24 @@ class FleetService:
             name = request.partition
             topic = await self._topics.get_partition(name.topic, name.partition)
             bundle = bundle_of(topic.topic_id, name.partition, self._fleet.bundles)
-        return [await self._view(bundle)]
+        return [await self._one(bundle)]
 
-    async def _view(self, bundle: int) -> pb.BundleView:
+    async def _one(self, bundle: int) -> pb.BundleView:
         self._unloads.check(bundle)
         owner = await self._registry.owner(bundle)
-        placed = self._fleet.placements.brokers()
-        return _view(bundle, owner.broker_id if owner is not None else "", placed)
+        return self._view(bundle, owner.broker_id if owner is not None else "")
+
+    def _view(self, bundle: int, owner_id: str) -> pb.BundleView:
+        load = self._loads().get(owner_id)
+        return pb.BundleView(
+            bundle=bundle,
+            owner_id=owner_id,
+            placed_on=self._fleet.placements.brokers().get(bundle, ""),
+            usage=load.usage_of(bundle) if load is not None else None,
+        )
+
+    def _loads(self) -> Mapping[str, Load]:
+        return self._board.fresh(self._clock.monotonic())
 
     async def unload_bundle(
         self, request: pb.UnloadBundleRequest, _caller: Caller
@@ -139,8 +159,16 @@ class FleetService:
 
     async def _unload(self, request: pb.UnloadBundleRequest) -> pb.BundleView:
         await self._unloads.unload(request.bundle, request.away_from, request.to_broker)
-        return await self._view(request.bundle)
+        return await self._one(request.bundle)
 
 
-def _view(bundle: int, owner_id: str, placed: Mapping[int, str]) -> pb.BundleView:
-    return pb.BundleView(bundle=bundle, owner_id=owner_id, placed_on=placed.get(bundle, ""))
+def _load(load: Load) -> pb.BrokerLoad:
+    return pb.BrokerLoad(
+        usage=load.usage,
+        loop_share=load.loop_share,
+        cpu_share=load.cpu_share,
+        bytes_in_per_s=load.bytes_in_per_s,
+        bytes_out_per_s=load.bytes_out_per_s,
+        records_in_per_s=load.records_in_per_s,
+        partitions=load.partitions,
+    )

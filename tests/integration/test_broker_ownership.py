@@ -427,7 +427,7 @@ async def test_a_bundle_given_away_late_does_not_hide_its_next_owner(cluster: Lo
     ownership = cluster.servers[0].ownership
     (bundle,) = ownership.held
     next_owner = BundleOwner("broker-2", "127.0.0.1:2", b"n")
-    ownership._hints.seen(bundle, next_owner)  # pyright: ignore[reportPrivateUsage]
+    ownership.hints.seen(bundle, next_owner)
     await ownership._give_away(bundle)  # pyright: ignore[reportPrivateUsage]
     hint = ownership.hint(bundle)
     assert hint is not None

@@ -53,7 +53,10 @@ def test_brokers_are_listed_with_their_state(found: GroupCluster, octavo: Octavo
     rows = json.loads(octavo("list", "-o", "json").out)
     assert [row["state"] for row in rows] == ["serving"] * len(rows)
     assert {row["address"] for row in rows} == set(found.bootstrap.split(","))
-    assert octavo("list").out.splitlines()[0].split() == ["BROKER", "STATE", "BUNDLES", "ADDRESS"]
+    columns = ["BROKER", "STATE", "BUNDLES", "LOAD PERCENT", "BYTES IN PER S", "BYTES OUT PER S"]
+    heading = octavo("list").out.splitlines()[0]
+    assert heading.split() == " ".join([*columns, "RECORDS IN PER S", "ADDRESS"]).split()
+    assert {row["load_percent"] for row in rows} == {None}  # not known yet is not idle
 
 
 def test_a_name_that_nobody_has_is_refused_with_those_that_are_known(octavo: Octavo) -> None:
@@ -95,10 +98,10 @@ def test_a_bundle_is_unloaded_by_its_number_or_by_a_partition_in_it(
     (other,) = names - {bundle.owner_id}
     assert octavo("unload", "orders-2-3").err == f"bundle {bundle.bundle} is served by {other}\n"
     rows = json.loads(octavo("bundles", "-o", "json").out)
-    moved = {"bundle": bundle.bundle, "owner": other, "moved to": other}
-    assert moved in rows
-    assert moved in json.loads(octavo("bundles", other, "-o", "json").out)
-    assert all(row["moved to"] == "" for row in rows if row["bundle"] != bundle.bundle)
+    moved = (bundle.bundle, other, other)
+    for found_rows in (rows, json.loads(octavo("bundles", other, "-o", "json").out)):
+        assert moved in [(row["bundle"], row["owner"], row["moved_to"]) for row in found_rows]
+    assert all(row["moved_to"] == "" for row in rows if row["bundle"] != bundle.bundle)
     back = octavo("unload", str(bundle.bundle), "--to", bundle.owner_id)
     assert back.err == f"bundle {bundle.bundle} is served by {bundle.owner_id}\n"
     idle = next(n for n in range(64) if n not in {row["bundle"] for row in rows})

@@ -45,6 +45,25 @@ class BrokerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """How busy a broker says it is; shares are from 0 to 1."""
+
+    usage: float
+    """The larger of the next two: what decides whether bundles move."""
+    loop_share: float
+    """Of one processor, what its event loop takes."""
+    cpu_share: float
+    """Of all processors of its machine, what its process takes."""
+    bytes_in_per_s: int
+    """Of batches that became durable."""
+    bytes_out_per_s: int
+    """Of batches given to readers."""
+    records_in_per_s: int
+    partitions: int
+    """Open ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetBroker:
     """A broker of the cluster; without an address it does not live."""
 
@@ -57,6 +76,8 @@ class FleetBroker:
     """It takes nothing and gives everything away, until it is undrained."""
     leaving: bool
     """It is about to stop."""
+    load: BrokerLoad | None = None
+    """None: not known at this time, which is not idle."""
 
     @property
     def state(self) -> str:
@@ -75,6 +96,8 @@ class BundleDescription:
     """Empty: nobody, until somebody asks for a partition in it."""
     placed_on: str
     """The broker that it was moved to by decision; empty: it goes by hashing."""
+    usage: float | None = None
+    """Of its owner's capacity, what it takes; None: not known at this time."""
 
 
 @dataclass(frozen=True, slots=True)

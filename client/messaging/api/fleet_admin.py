@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.client.messaging.api.changes import Change, ask_any
-from octavo.client.messaging.api.descriptions import BundleDescription, FleetBroker
+from octavo.client.messaging.api.descriptions import BrokerLoad, BundleDescription, FleetBroker
 from octavo.client.messaging.api.group_admin import AsyncGroupAdmin
 from octavo.client.messaging.api.replies import check_reply
 from octavo.client.messaging.reading.limits import INT32_MAX, check_topic, check_whole
@@ -32,10 +32,7 @@ class AsyncFleetAdmin(AsyncGroupAdmin):
             return reply
 
         reply = await cluster.calls.retrying(attempt, timeout)
-        return [
-            FleetBroker(b.broker_id, b.address, b.started_ms, b.bundles, b.drained, b.leaving)
-            for b in reply.brokers
-        ]
+        return [_broker_of(one) for one in reply.brokers]
 
     async def drain_broker(
         self, broker_id: str, *, wait: bool = True, timeout: float = DEFAULT_TIMEOUT_S
@@ -144,5 +141,29 @@ class AsyncFleetAdmin(AsyncGroupAdmin):
         return [_bundle_of(one) for one in reply.bundles]
 
 
+def _broker_of(one: pb.FleetBroker) -> FleetBroker:
+    load = one.load
+    return FleetBroker(
+        one.broker_id,
+        one.address,
+        one.started_ms,
+        one.bundles,
+        one.drained,
+        one.leaving,
+        None
+        if not one.HasField("load")
+        else BrokerLoad(
+            load.usage,
+            load.loop_share,
+            load.cpu_share,
+            load.bytes_in_per_s,
+            load.bytes_out_per_s,
+            load.records_in_per_s,
+            load.partitions,
+        ),
+    )
+
+
 def _bundle_of(view: pb.BundleView) -> BundleDescription:
-    return BundleDescription(view.bundle, view.owner_id, view.placed_on)
+    usage = view.usage if view.HasField("usage") else None
+    return BundleDescription(view.bundle, view.owner_id, view.placed_on, usage)

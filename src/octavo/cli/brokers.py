@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
 )
+
+if TYPE_CHECKING:
+    from octavo.client.messaging.api.descriptions import BrokerLoad
 
 DRAIN_TIMEOUT_S = 60.0
 
@@ -32,7 +35,9 @@ def list_brokers(
     """List brokers with their state and how many bundles of partitions each serves.
 
     States: serving; drained, it takes nothing until it is undrained; leaving, it is about to stop;
-    down, it is drained and does not live.
+    down, it is drained and does not live. The load is the part of its capacity that a broker uses:
+    of its event loop or of its machine's processors, whichever is larger; without a figure it is
+    not known at this time. Rates are those of the last seconds.
     """
     with connected(bootstrap, timeout) as client:
         brokers = client.admin.list_brokers(timeout=timeout)
@@ -41,6 +46,7 @@ def list_brokers(
             "broker": broker.broker_id,
             "state": broker.state,
             "bundles": broker.bundles,
+            **_load_of(broker.load),
             "address": broker.address,
         }
         for broker in brokers
@@ -95,7 +101,12 @@ def list_bundles(
     with connected(bootstrap, timeout) as client:
         bundles = client.admin.list_bundles(timeout=timeout)
     rows: list[Row] = [
-        {"bundle": one.bundle, "owner": one.owner_id, "moved to": one.placed_on}
+        {
+            "bundle": one.bundle,
+            "owner": one.owner_id,
+            "load_percent": _percent(one.usage),
+            "moved_to": one.placed_on,
+        }
         for one in bundles
         if broker in ("", one.owner_id)
     ]
@@ -138,6 +149,20 @@ def unload(
     else:
         note(f"bundle {bundle} is for {found.placed_on}, once somebody asks for it")
     return ExitCode.OK
+
+
+def _load_of(load: BrokerLoad | None) -> Row:
+    """The columns of a load; one that is not known has them too."""
+    return {
+        "load_percent": None if load is None else _percent(load.usage),
+        "bytes_in_per_s": None if load is None else load.bytes_in_per_s,
+        "bytes_out_per_s": None if load is None else load.bytes_out_per_s,
+        "records_in_per_s": None if load is None else load.records_in_per_s,
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(share * 100, 1)
 
 
 def _parsed(what: str) -> tuple[int, tuple[str, int] | None]:
