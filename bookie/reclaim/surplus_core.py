@@ -92,6 +92,7 @@ class SurplusCore:
         self._limits = limits
         self.step = Step.IDLE
         self._all_due_s = first_s
+        self._hurried = False
         self._candidates: dict[int, Candidate] = {}
         """No more of them than ledgers in the index."""
         self._wanted: list[int] = []
@@ -126,6 +127,7 @@ class SurplusCore:
         if deadline_s is None or now_s < deadline_s:
             return []
         self._deleted = 0
+        self._hurried = False
         self._of_all = now_s >= self._all_due_s
         if self._of_all:
             self.step = Step.LOCAL
@@ -136,6 +138,7 @@ class SurplusCore:
 
     def hurry(self, now_s: float) -> None:
         """Look at all ledgers at once, or as soon as the present pass is over."""
+        self._hurried = True
         self._all_due_s = min(self._all_due_s, now_s)
 
     def locals_listed(self, ledgers: Iterable[tuple[int, bool]]) -> list[Action]:
@@ -272,6 +275,8 @@ class SurplusCore:
             self._of_all = False
             more = self._goes_on and self._behind >= 0
             self._all_due_s = now_s + (0.0 if more else self._limits.interval_s)
+        if self._hurried:
+            self._all_due_s = now_s
         # What is left of this pass and ripe already waits as if it had been seen now.
         for ledger_id in self._ripe_of(self._candidates, now_s):
             self._candidates[ledger_id] = self._candidates[ledger_id]._replace(since_s=now_s)

@@ -220,6 +220,20 @@ def test_a_pass_that_is_too_long_goes_on_where_it_ended() -> None:
     assert core.next_deadline_s() == 2.0 + LIMITS.interval_s
 
 
+def test_who_is_in_a_hurry_is_heard_while_a_pass_is_under_way() -> None:
+    core = SurplusCore(LIMITS, first_s=0.0)
+    core.wake(0.0)
+    core.locals_listed([])
+    core.hurry(1.0)
+    core.facts_read(1, 2.0, trusted=True)
+    core.reads_ended(2.0)
+    assert core.next_deadline_s() == 2.0
+    core.wake(2.0)
+    core.locals_listed([])
+    core.failed(3.0)
+    assert core.next_deadline_s() == 3.0 + LIMITS.quiet_s, "once"
+
+
 def test_the_whole_way_of_one_ledger() -> None:
     core = SurplusCore(LIMITS, first_s=0.0)
     _seen_twice(core)
