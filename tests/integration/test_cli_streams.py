@@ -36,6 +36,7 @@ PRINTS = {
     "ledger show": "ledger show 1",
     "ledger list": "ledger list",
     "group": "group --help",
+    "bookies": "bookies --help",
     "brokers": "brokers --help",
     "logs": "logs up --data DATA",
     "cluster": "cluster --help",
@@ -46,15 +47,24 @@ JUDGES = {
     "status": "status --data DATA",
     "cluster health": "cluster health",
     "doctor": "doctor --data DATA",
+    "ledger verify": "ledger verify --metadata memory://verify/octavo",
 }
 """Commands whose output is a judgement: the exit code stays."""
 
 WORKS = {
     "topic create": "topic create new",
+    "autorecovery": "autorecovery --disable --metadata memory://switch/octavo",
+    "bookies decommission": "bookies decommission bookie-1 --metadata memory://gone/octavo",
+    "bookies list": "bookies list --metadata memory://list/octavo",
+    "bookies readonly": "bookies readonly bookie-1 --metadata memory://hold/octavo",
+    "bookies writable": "bookies writable bookie-1 --metadata memory://free/octavo",
     "brokers drain": "brokers drain broker-1",
     "brokers list": "brokers list",
+    "brokers bundles": "brokers bundles",
     "brokers undrain": "brokers undrain broker-1",
+    "brokers unload": "brokers unload 1",
     "ledger collect": "ledger collect --data DATA",
+    "ledger recover": "ledger recover 1 --yes --metadata memory://end/octavo",
     "group delete": "group delete g --yes",
     "group describe": "group describe g",
     "group lag": "group lag g",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S = 60.0
 
-app = typer.Typer(help="List the brokers of a cluster, drain them, move what they serve.")
+app = typer.Typer(help="List and drain brokers, move what they serve.")
 
 BrokerArgument = Annotated[str, typer.Argument(help="Id of the broker.")]
 

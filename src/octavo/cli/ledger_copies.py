@@ -14,7 +14,7 @@ import typer
 from octavo.cli.bookies import StoreOption, metadata_of
 from octavo.cli.failures import ExitCode
 from octavo.cli.folder import DEFAULT_DATA, DataOption
-from octavo.cli.output import Format, FormatOption, Row, RowStream, count_of, note
+from octavo.cli.output import Format, FormatOption, Row, RowStream, beside_work, count_of, note
 from octavo.runtime.errors import ConfigError
 from octavo.runtime.ids import NO_ENTRY
 
@@ -62,10 +62,12 @@ def verify(
                 wrong += bool(found.problems)
                 unsure += bool(found.unknown and not found.problems)
                 if ledgers or found.problems or found.unknown:
-                    stream.emit(_row(found))
+                    with beside_work():
+                        stream.emit(_row(found))
 
     asyncio.run(run())
-    stream.end()
+    with beside_work():
+        stream.end()
     if output is Format.TABLE:
         which = "read and compared" if read else "asked about"
         note(f"{count_of(looked, 'ledger')} {which}: {wrong} lack copies, {unsure} not known")

@@ -37,7 +37,7 @@ READ_ONLY_HINT = (
     "it takes records again by itself"
 )
 
-ledger_app = typer.Typer(help="Look at ledgers.")
+ledger_app = typer.Typer(help="Look at ledgers, check their copies, close them.")
 cluster_app = typer.Typer(help="Look at the cluster.")
 
 
@@ -48,7 +48,7 @@ def _cluster() -> None:
 
 @ledger_app.callback()
 def _ledger() -> None:
-    """Look at ledgers."""
+    """Look at ledgers, check their copies, close them."""
 
 
 @cluster_app.command()

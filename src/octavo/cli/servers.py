@@ -109,7 +109,10 @@ def autorecovery(
     settings: SettingsOption = None,
     log_level: LogLevelOption = "INFO",
 ) -> int:
-    """Look after missing copies in a process of its own; bookies do so, too, by default."""
+    """Run one process that makes missing copies again.
+
+    Bookies do so beside their work, unless `autorecovery` is off for them.
+    """
     end_with_supervisor()
     # Imported here: loads the ledger client, other commands must not.
     from octavo.client.autorecovery.process import run
