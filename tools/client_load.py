@@ -94,6 +94,7 @@ class Holder:
         self._consumers: list[AsyncGroupConsumer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sends: list[asyncio.Task[None]] = []
+        self._stopped = asyncio.Event()
         self.errors: collections.Counter[str] = collections.Counter()
         self.sent: list[str] = []
         self.received: list[str] = []
@@ -151,7 +152,7 @@ class Holder:
     async def _send(self, producer: AsyncProducer, topic: str, name: str) -> None:
         count = 0
         due_s = time.monotonic()
-        while True:
+        while not self._stopped.is_set():
             value = f"{name}-{count}"
             began_s = time.monotonic()
             if await self._guard(producer.send(topic, value.encode())) is not None:
@@ -159,15 +160,14 @@ class Holder:
                 self.latencies_s.append(time.monotonic() - began_s)
             count += 1
             due_s += SEND_EVERY_S
-            await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(due_s - time.monotonic(), 0.0)):
+                    await self._stopped.wait()
 
     async def stop_sending(self) -> None:
-        """Returns when nothing is under way any more."""
-        for task in self._sends:
-            task.cancel()
-        await asyncio.gather(*self._sends, return_exceptions=True)
-        for producer, _ in self._producers:
-            await self._guard(producer.flush())
+        """Returns when nothing is under way any more, and the outcome of each record is known."""
+        self._stopped.set()
+        await asyncio.gather(*self._sends)
 
     async def close(self) -> None:
         """End every client; members leave their groups."""
