@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import TypeVar
 
 from octavo import Client
@@ -42,6 +43,10 @@ class GroupCluster:
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+        """For who does not block."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _call(self, function: Callable[[], T]) -> T:
         async def body() -> T:

@@ -32,6 +32,7 @@ LANES = (
             "interpreter_flags",
             "sdk_closed_meanwhile",
             "sdk_failing_awaits",
+            "sdk_group_awaits",
             "sdk_group_ends",
             "sdk_group_input",
             "sdk_groups",

@@ -167,11 +167,11 @@ class AsyncGroupConsumer(AsyncConsumer):
         """As `close`; without `commits` what was handed out last counts as not processed."""
         limit_s = CLOSE_S if timeout is None else check_timeout(timeout)
         opening = self.group_opening
-        if opening.ending or opening.closed:
-            return
-        opening.ending = True
+        if opening.ending and not opening.closed:
+            return  # it is under way
+        parts, opening.ending = not (opening.ending or opening.closed), True
         try:
-            if opening.session is not None:
+            if parts and opening.session is not None:
                 opening.session.readings.wake()
                 await opening.session.part(
                     self.group_hand_over.last_call,

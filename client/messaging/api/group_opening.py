@@ -109,9 +109,11 @@ class GroupOpening(Opening):
     async def close(self) -> None:
         """End what runs in the background; harmless when repeated."""
         self.closed = True
-        if self.session is not None:
-            await self.session.close()
-        await super().close()
+        try:
+            if self.session is not None:
+                await self.session.close()
+        finally:  # also when it is cancelled
+            await super().close()
 
 
 def topics_and_pattern(

@@ -80,6 +80,8 @@ class Committing:
             backoff_max_s=config.retry_backoff_max_ms / 1000,
         )
         self.outcomes: deque[Outcome] = deque(maxlen=OUTCOMES_MAX)
+        self._callers = 0
+        """Calls that wait for a commit."""
         self.interceptors: tuple[CommitCallback, ...] = ()
         """They hear of every commit."""
 
@@ -107,6 +109,7 @@ class Committing:
 
     def begin(self, ticket: Ticket, offsets: Offsets, *, waits: bool, timeout_s: float) -> None:
         """Commit; the ticket hears of it."""
+        self._tasks.restart()
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
         self.settle(self.core.commit(ticket, offsets, now_s, deadline_s=deadline_s, waits=waits))
@@ -118,7 +121,11 @@ class Committing:
             raise CommitFailed(f"this consumer is no member of group {self._group_id!r} now")
         waiter = Waiter()
         self.begin(waiter, offsets, waits=True, timeout_s=timeout_s)
-        await waiter.future
+        self._callers += 1
+        try:
+            await waiter.future
+        finally:
+            self._callers -= 1
 
     async def last(self, slots: Iterable[Slot], timeout_s: float) -> OctavoError | None:
         """Commit the positions of a consumer that ends, as far as there is time.
@@ -163,6 +170,14 @@ class Committing:
             timeout_s,
         )
         return wire.committed_offsets(reply, wanted)
+
+    def task_lost(self) -> None:
+        """Who waits for a commit hears of its end; nobody does when all tasks of a loop end."""
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._callers and not self._tasks.closed:
+            self._tasks.restart()
 
     # --- what comes of it -----------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Session:
         )
         self.core = MemberCore(settings, cluster.entropy)
         self._member_id = f"{cluster.config.client_id}-{cluster.entropy.uuid()}"
-        self._tasks = LostTasks("octavo-member", fetcher.tell)
+        self._tasks = LostTasks("octavo-member", self._task_lost)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self.commits = Committing(
@@ -159,7 +159,6 @@ class Session:
                 hint="poll() goes on when the callback is done; seek, pause and commit are allowed",
             )
         now_s = self._now_s()
-        self._tasks.restart()
         actions = self.core.entered(now_s)
         if actions:
             self.perform(actions)
@@ -180,10 +179,11 @@ class Session:
     def due(self) -> bool:
         """Whether a reading call that waits has something to do before it goes on."""
         wrong = self._error or self._fatal or self.topics.error
-        return bool(self.core.duty or wrong or self.commits.outcomes)
+        return bool(self.core.duty or wrong or self.commits.outcomes or self._tasks.lost)
 
     def next_duty(self) -> Duty | Outcome | None:
         """What user code has to be called for now; raises what a heartbeat met."""
+        self._tasks.restart()
         if self.commits.outcomes:
             return self.commits.outcomes[0]
         duty = self.core.duty
@@ -294,6 +294,11 @@ class Session:
         self._error = error
         self.readings.wake()
 
+    def _task_lost(self) -> None:
+        """Somebody cancelled one: calls under way begin it again."""
+        self.readings.fetcher.tell()
+        self.commits.task_lost()
+
     # --- time -----------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
@@ -347,20 +352,27 @@ class Session:
         try:
             if commits and self._config.enable_auto_commit and owned:
                 unconfirmed = await self.commits.last(owned, timeout_s * COMMIT_PART)
-            duty = self.core.duty
-            if duty is not None:
-                self.core.begun(duty)
+        finally:  # each step also when the one before is cancelled, or raises
+            try:
                 used_s = timeout_s - deadline.left_s()
-                try:
-                    await _limited(run(duty), max(timeout_s * CALLBACK_PART - used_s, 0.05))
-                finally:
-                    self.end(duty)
-        finally:  # also when it is cancelled, or the callback raised
-            self._parted.clear()
-            self.perform(self.core.leave(self._now_s(), stays=stays))
-            await self._goodbye(deadline, member=member)
+                await self._last_callback(run, max(timeout_s * CALLBACK_PART - used_s, 0.05))
+            finally:
+                self._parted.clear()
+                self.perform(self.core.leave(self._now_s(), stays=stays))
+                await self._goodbye(deadline, member=member)
         if unconfirmed is not None:
             raise unconfirmed
+
+    async def _last_callback(
+        self, run: Callable[[Duty], Awaitable[None]], timeout_s: float
+    ) -> None:
+        duty = self.core.duty
+        if duty is not None:
+            self.core.begun(duty)
+            try:
+                await _limited(run(duty), timeout_s)
+            finally:
+                self.end(duty)
 
     async def _goodbye(self, deadline: Deadline, *, member: bool) -> None:
         try:

@@ -11,6 +11,7 @@ from functools import partial
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.reading.lost_tasks import LostTasks
+from octavo.client.messaging.reading.reading_errors import our_fault
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto.errors import from_wire
 from octavo.runtime.errors import OctavoError, UnknownTopic
@@ -58,6 +59,11 @@ class WantedTopics:
                 _log.debug("whether %s exist is not known yet: %s", names, error)
                 await self._cluster.clock.sleep(backoff.next_s())
                 continue
+            except Exception as error:  # noqa: BLE001 - the next reading call raises it
+                _log.exception("whether %s exist", names)
+                self.error = our_fault("looking for topics", error)
+                self._tell()
+                return
             found = {
                 one.name: from_wire(one.error) for one in reply.topics if one.HasField("error")
             }

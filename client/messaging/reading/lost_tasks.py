@@ -46,6 +46,11 @@ class LostTasks:
             self._lost.append(again)
             self._wake()
 
+    @property
+    def lost(self) -> bool:
+        """Whether `restart` has something to do."""
+        return bool(self._lost)
+
     def restart(self) -> None:
         """Begin again what was lost."""
         while self._lost:
