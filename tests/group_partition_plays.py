@@ -130,7 +130,7 @@ def offsets_of(shell: Shell, group_id: str) -> dict[str, int]:
 # --- what each rule is -------------------------------------------------------------------------
 
 
-def a_commit_is_answered_when_it_is_stored(shell: Shell) -> None:
+def o2_o4_a_commit_is_answered_when_it_is_stored(shell: Shell) -> None:
     first = shell.commit("g", NOBODY, at(5))
     second = shell.commit("g", NOBODY, at(6), at(-1, 1), at(1, 9), at(1, 0, "u"))
     fetch = shell.fetch("g", NOBODY, Slot("id-t", 0), Slot("id-t", 1))
@@ -153,7 +153,7 @@ def a_commit_is_answered_when_it_is_stored(shell: Shell) -> None:
     assert shell.answers[fetch] == FetchReply(None, {Slot("id-t", 0): value, Slot("id-t", 1): None})
 
 
-def metadata_has_a_bound_in_bytes(shell: Shell) -> None:
+def o2_metadata_has_a_bound_in_bytes(shell: Shell) -> None:
     fits, too_large = "ä" * 2_048, "ä" * 2_049
     token = shell.commit(
         "g", NOBODY, at(1)._replace(metadata=fits), at(1, 1)._replace(metadata=too_large)
@@ -163,7 +163,7 @@ def metadata_has_a_bound_in_bytes(shell: Shell) -> None:
     assert shell.answers[token] == CommitReply(None, errors)
 
 
-def who_may_commit(shell: Shell) -> None:
+def o3_rb7_gp6_who_may_commit(shell: Shell) -> None:
     """O3, RB7: a fenced member's commit is refused, and nothing of it is stored."""
     ghost = shell.commit("g", Committer("a", 1), at(1))
     assert refusal_of(shell, ghost) is Refusal.UNKNOWN_MEMBER_ID
@@ -205,7 +205,7 @@ def who_may_commit(shell: Shell) -> None:
     assert refusal_of(shell, knows) is None
 
 
-def a_fenced_member_after_a_move(shell: Shell) -> None:
+def rb6_rb8_a_fenced_member_after_a_move(shell: Shell) -> None:
     """Who was fenced by the clock stays so at the next coordinator; who was not goes on."""
     member = Member(shell, "a")
     member.converge()
@@ -223,7 +223,7 @@ def a_fenced_member_after_a_move(shell: Shell) -> None:
     assert committed(shell) == {0: 1}
 
 
-def a_commit_is_a_sign_of_life(shell: Shell) -> None:
+def o3_rb5_a_commit_is_a_sign_of_life(shell: Shell) -> None:
     member = Member(shell, "a")
     member.converge()
     for offset in range(1, 4):
@@ -233,7 +233,7 @@ def a_commit_is_a_sign_of_life(shell: Shell) -> None:
     assert committed(shell) == {0: 3}
 
 
-def everybody_is_answered_when_it_is_lost(shell: Shell) -> None:
+def o4_rb8_everybody_is_answered_when_it_is_lost(shell: Shell) -> None:
     """Of unknown fate is not "no": NOT_COORDINATOR, and to ask again is safe."""
     member = Member(shell, "a")
     member.converge()
@@ -253,7 +253,7 @@ def everybody_is_answered_when_it_is_lost(shell: Shell) -> None:
     assert old.stored(99) == []
 
 
-def nothing_is_served_before_the_log_is_read(shell: Shell) -> None:
+def o8_nothing_is_served_before_the_log_is_read(shell: Shell) -> None:
     shell.commit("g", NOBODY, at(1))
     shell.settle()
     core = shell.reader(shell.log)
@@ -261,7 +261,7 @@ def nothing_is_served_before_the_log_is_read(shell: Shell) -> None:
     assert asked == [Respond(1, FetchReply(Refusal.COORDINATOR_LOAD_IN_PROGRESS))]
 
 
-def groups_are_deleted_when_nobody_reads(shell: Shell) -> None:
+def o7_groups_are_deleted_when_nobody_reads(shell: Shell) -> None:
     """O7."""
     member = Member(shell, "a")
     member.converge()
@@ -307,7 +307,7 @@ def a_target_of_a_group_that_went(shell: Shell) -> None:
     assert len(second.owned) == 3
 
 
-def offsets_expire(shell: Shell) -> None:
+def o6_x19_offsets_expire(shell: Shell) -> None:
     """O6, each kind of group by its own clock, over a take-over in the middle."""
     shell = type(shell)(topics(t=3, u=1), QUICK)
     slots = [at(1), at(2, 0, "u")]
@@ -347,7 +347,7 @@ def offsets_expire(shell: Shell) -> None:
     assert left == {"moves", "reads"}, "tombstones for what is nothing any more"
 
 
-def a_deleted_topic_takes_its_offsets(shell: Shell) -> None:
+def o1_o7_a_deleted_topic_takes_its_offsets(shell: Shell) -> None:
     """O1, O7: a topic that is created again under its name begins without them."""
     shell.commit("g", NOBODY, at(7), at(8, 1))
     shell.settle()
@@ -359,7 +359,7 @@ def a_deleted_topic_takes_its_offsets(shell: Shell) -> None:
     assert not known(shell.log)
 
 
-def bounds_refuse(shell: Shell) -> None:
+def f104_bounds_refuse(shell: Shell) -> None:
     """Names, assignors, timeouts, groups and what waits have bounds, with an answer beyond each."""
     limits = replace(LIMITS, groups_max=2, unstored_max=4, name_bytes_max=5)
     shell = type(shell)(None, limits)
@@ -439,18 +439,18 @@ def a_group_of_many_offsets_is_deleted(shell: Shell) -> None:
 
 
 DIRECTED: list[Callable[[Shell], None]] = [
-    a_commit_is_answered_when_it_is_stored,
-    metadata_has_a_bound_in_bytes,
-    who_may_commit,
-    a_fenced_member_after_a_move,
-    a_commit_is_a_sign_of_life,
-    everybody_is_answered_when_it_is_lost,
-    nothing_is_served_before_the_log_is_read,
-    groups_are_deleted_when_nobody_reads,
+    o2_o4_a_commit_is_answered_when_it_is_stored,
+    o2_metadata_has_a_bound_in_bytes,
+    o3_rb7_gp6_who_may_commit,
+    rb6_rb8_a_fenced_member_after_a_move,
+    o3_rb5_a_commit_is_a_sign_of_life,
+    o4_rb8_everybody_is_answered_when_it_is_lost,
+    o8_nothing_is_served_before_the_log_is_read,
+    o7_groups_are_deleted_when_nobody_reads,
     a_target_of_a_group_that_went,
-    offsets_expire,
-    a_deleted_topic_takes_its_offsets,
-    bounds_refuse,
+    o6_x19_offsets_expire,
+    o1_o7_a_deleted_topic_takes_its_offsets,
+    f104_bounds_refuse,
     a_batch_has_a_bound,
     a_group_of_many_offsets_is_deleted,
 ]

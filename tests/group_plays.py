@@ -338,7 +338,7 @@ def plays() -> Iterator[tuple[int, str, int]]:
 # --- what takes more than one fault ------------------------------------------------------------
 
 
-def a_list_beside_its_assignment(world: World) -> None:
+def rb4_a_list_beside_its_assignment(world: World) -> None:
     """An owned list was sent while an assignment that gives more was being carried out."""
     first = world.join()
     first.heartbeat()
@@ -359,7 +359,7 @@ def a_list_beside_its_assignment(world: World) -> None:
     world.settle()
 
 
-def commits_of_an_earlier_life(world: World) -> None:
+def rb7_commits_of_an_earlier_life(world: World) -> None:
     """A process begins anew with its id; what it sent before arrives before and after its join."""
     client = world.join()
     world.round()
@@ -382,7 +382,7 @@ def commits_of_an_earlier_life(world: World) -> None:
     world.settle()
 
 
-def a_return_during_a_computation(world: World) -> None:
+def rb6_x01_a_return_during_a_computation(world: World) -> None:
     """A static member comes back under another id while a target for its old one is computed."""
     first = world.join("i1")
     second = world.join()
@@ -406,7 +406,7 @@ def a_return_during_a_computation(world: World) -> None:
     world.settle()
 
 
-def a_number_of_an_earlier_life(world: World) -> None:
+def rb6_a_number_of_an_earlier_life(world: World) -> None:
     """A member comes back under its id, and its first target takes longer than an interval."""
     client = world.join()
     world.round()
@@ -427,7 +427,7 @@ def a_number_of_an_earlier_life(world: World) -> None:
     world.settle()
 
 
-def a_subscription_that_changes_and_an_older_heartbeat(world: World) -> None:
+def rb10_a_subscription_that_changes_and_an_older_heartbeat(world: World) -> None:
     """What was overtaken does not undo what the member declared later, also after a move."""
     client = world.join()
     world.round()
@@ -444,9 +444,9 @@ def a_subscription_that_changes_and_an_older_heartbeat(world: World) -> None:
 
 
 DIRECTED: list[Callable[[World], None]] = [
-    a_list_beside_its_assignment,
-    commits_of_an_earlier_life,
-    a_return_during_a_computation,
-    a_number_of_an_earlier_life,
-    a_subscription_that_changes_and_an_older_heartbeat,
+    rb4_a_list_beside_its_assignment,
+    rb7_commits_of_an_earlier_life,
+    rb6_x01_a_return_during_a_computation,
+    rb6_a_number_of_an_earlier_life,
+    rb10_a_subscription_that_changes_and_an_older_heartbeat,
 ]

@@ -10,7 +10,7 @@ from tests.serving_rig import until
 from tests.serving_server import create_topic
 
 
-async def test_members_share_a_topic_and_take_over_from_each_other() -> None:
+async def test_f008_f097_members_share_a_topic_and_take_over_from_each_other() -> None:
     async with world() as found:
         await create_topic(found.brokers[0], "t", 6)
         first = found.member("a", "t")
@@ -25,7 +25,7 @@ async def test_members_share_a_topic_and_take_over_from_each_other() -> None:
         await until(lambda: len(third.owned) == 6)
 
 
-async def test_commits_are_kept_and_fenced() -> None:
+async def test_f090_rb7_commits_are_kept_and_fenced() -> None:
     async with world() as found:
         await create_topic(found.brokers[0], "t", 2)
         assert await found.client.committed("g") == {}
@@ -46,7 +46,7 @@ async def test_commits_are_kept_and_fenced() -> None:
         assert await found.client.committed("g") == {("t", 0): 5, ("t", 1): 7}
 
 
-async def test_a_coordinator_that_moves_changes_no_epoch() -> None:
+async def test_rb8_f103_a_coordinator_that_moves_changes_no_epoch() -> None:
     """RB8."""
     async with world(brokers=2) as found:
         await create_topic(found.brokers[0], "t", 4)

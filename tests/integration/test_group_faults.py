@@ -15,7 +15,7 @@ from tests.serving_rig import make_batch, produce, until
 from tests.serving_server import create_topic
 
 
-async def test_a_commit_to_frozen_bookies_times_out_and_may_be_repeated() -> None:
+async def test_o4_a_commit_to_frozen_bookies_times_out_and_may_be_repeated() -> None:
     """O4."""
     async with world(offset_commit_timeout_ms=300) as found:
         await create_topic(found.brokers[0], "t")
@@ -120,7 +120,7 @@ async def test_more_requests_than_may_wait_are_throttled() -> None:
         assert code_of(reply) == "THROTTLED"
 
 
-async def test_topics_that_grow_come_and_go_reach_their_groups() -> None:
+async def test_rb1_topics_that_grow_come_and_go_reach_their_groups() -> None:
     """RB1, O1, O7: a topic that is made again inherits nothing."""
     async with world() as found:
         await create_topic(found.brokers[0], "orders.eu", 2)
@@ -157,7 +157,7 @@ async def test_a_new_topic_counts_at_once_for_who_names_it() -> None:
             assert not reply.errors, number
 
 
-async def test_a_static_member_that_comes_back_moves_nothing() -> None:
+async def test_x01_a_static_member_that_comes_back_moves_nothing() -> None:
     """RB6."""
     async with world() as found:
         await create_topic(found.brokers[0], "t", 4)

@@ -58,7 +58,7 @@ def _name_of(cluster: LocalCluster, address: str) -> str:
     return name
 
 
-async def test_the_coordinators_broker_is_killed() -> None:
+async def test_rb8_f103_the_coordinators_broker_is_killed() -> None:
     """RB8: no epoch changes, no partition moves, and what was acknowledged is there."""
     with LocalCluster(bookies=3, brokers=2, broker_settings=SETTINGS) as cluster:
         async with two_members(cluster) as (client, members, topic_id):
@@ -91,7 +91,7 @@ async def test_the_coordinators_broker_is_killed() -> None:
             await until(lambda: len(members[1].owned) == 6)
 
 
-async def test_a_commit_to_bookies_that_stand_still_times_out_and_is_stored_in_the_end() -> None:
+async def test_o4_a_commit_to_bookies_that_stand_still_times_out_and_is_stored_in_the_end() -> None:
     """O4."""
     with LocalCluster(bookies=3, brokers=1, broker_settings=SETTINGS) as cluster:
         async with two_members(cluster) as (client, members, topic_id):

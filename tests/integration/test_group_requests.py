@@ -18,7 +18,7 @@ from tests.serving_server import batch_of, create_topic
 GARBAGE_ID = bytes(range(16))
 
 
-async def test_the_internal_topic_is_made_once_hidden_and_not_for_users() -> None:
+async def test_f094_f115_the_internal_topic_is_made_once_hidden_and_not_for_users() -> None:
     async with world(brokers=2) as found:
         first, second = found.brokers
         names = [f"g{number}" for number in range(40)]
@@ -147,7 +147,7 @@ async def test_wrong_heartbeats_are_refused_with_a_reason_and_leave_nothing() ->
         assert code_of(group) == "GROUP_ID_NOT_FOUND"
 
 
-async def test_wrong_offsets_are_refused_each_by_itself() -> None:
+async def test_o2_f114_wrong_offsets_are_refused_each_by_itself() -> None:
     async with world(offset_metadata_max_bytes=10) as found:
         await create_topic(found.brokers[0], "t", 3)
         good = await found.offset(0, 3)
@@ -177,7 +177,7 @@ async def test_wrong_offsets_are_refused_each_by_itself() -> None:
         assert await found.client.committed("g") == {("t", 0): 3}
 
 
-async def test_offsets_by_name_are_told_with_and_without_a_commit() -> None:
+async def test_o5_offsets_by_name_are_told_with_and_without_a_commit() -> None:
     """G6: offset 0 is not "nothing"."""
     async with world() as found:
         await create_topic(found.brokers[0], "t", 2)
@@ -197,7 +197,7 @@ async def test_offsets_by_name_are_told_with_and_without_a_commit() -> None:
         assert (none.partition, none.HasField("offset")) == (1, False)
 
 
-async def test_groups_and_offsets_are_deleted_when_nobody_reads() -> None:
+async def test_o7_groups_and_offsets_are_deleted_when_nobody_reads() -> None:
     """O7."""
     async with world() as found:
         await create_topic(found.brokers[0], "t", 2)
@@ -306,3 +306,25 @@ async def test_users_do_not_cut_the_log_of_groups() -> None:
             broker_pb2.DeleteRecordsRequest(topic=OFFSETS_TOPIC, partition=home.partition, before=0)
         )
         assert code_of(reply) == "INVALID_TOPIC"
+
+
+async def test_f094_a_broker_that_does_not_coordinate_says_so() -> None:
+    async with world(brokers=2) as found:
+        await create_topic(found.brokers[0], "t")
+        home = (await found.client.find("g")).address
+        (other,) = [broker.address for broker in found.brokers if broker.address != home]
+        stub = found.client.stub(other)
+        beat = groups_pb2.HeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            subscription=groups_pb2.MemberSubscription(topics=["t"]),
+            sequence=1,
+        )
+        commit = groups_pb2.CommitOffsetsRequest(
+            group_id="g",
+            who=groups_pb2.Committer(epoch=-1),
+            offsets=[await found.offset(0, 1)],
+        )
+        assert code_of(await stub.Heartbeat(beat)) == "NOT_COORDINATOR"
+        assert code_of(await stub.CommitOffsets(commit)) == "NOT_COORDINATOR"
+        assert await found.client.committed("g") == {}

@@ -85,7 +85,7 @@ def test_groups_are_listed_and_described_from_all_coordinators() -> None:
         found.close()
 
 
-def test_resets_show_what_they_change_and_change_only_then(found: GroupCluster) -> None:
+def test_x20_resets_show_what_they_change_and_change_only_then(found: GroupCluster) -> None:
     found.topic("t", 2, records=10)
     admin = found.client.admin
     begun = datetime.now(UTC)
@@ -137,7 +137,7 @@ def test_resets_refuse_what_they_cannot_do(found: GroupCluster) -> None:
     assert places(found) == {("t", 0): 1}
 
 
-def test_a_group_with_members_is_not_moved_under_them(found: GroupCluster) -> None:
+def test_x20_a_group_with_members_is_not_moved_under_them(found: GroupCluster) -> None:
     found.topic("t", 2, records=3)
     admin = found.client.admin
     admin.reset_offsets("g", 1, topics=["t"])
@@ -164,7 +164,7 @@ def test_a_group_with_members_is_not_moved_under_them(found: GroupCluster) -> No
         admin.remove_members("g")
 
 
-def test_groups_and_offsets_are_deleted(found: GroupCluster) -> None:
+def test_o7_groups_and_offsets_are_deleted(found: GroupCluster) -> None:
     found.topic("t", 2, records=3)
     found.topic("u", 1, records=3)
     admin = found.client.admin
@@ -181,7 +181,7 @@ def test_groups_and_offsets_are_deleted(found: GroupCluster) -> None:
         admin.delete_group("g")
 
 
-def test_lag_counts_what_is_there_and_not_read(found: GroupCluster) -> None:
+def test_f163_m1_m2_lag_counts_what_is_there_and_not_read(found: GroupCluster) -> None:
     found.topic("t", 3, records=5)
     admin = found.client.admin
     admin.reset_offsets("g", 2, topics=[("t", 0)])
@@ -210,7 +210,7 @@ def test_lag_counts_what_is_there_and_not_read(found: GroupCluster) -> None:
     assert rates.eta_s is None, "it falls behind"
 
 
-def test_lag_of_members_counts_what_they_never_committed(found: GroupCluster) -> None:
+def test_m1_lag_of_members_counts_what_they_never_committed(found: GroupCluster) -> None:
     found.topic("t", 2, records=5)
     member = found.join("m", "t")
     found.until(lambda: len(member.owned) == 2)
@@ -225,7 +225,7 @@ def test_lag_of_members_counts_what_they_never_committed(found: GroupCluster) ->
         found.client.admin.group_lag("g", uncommitted_from="middle")  # type: ignore[arg-type]
 
 
-def test_a_topic_made_again_inherits_nothing(found: GroupCluster) -> None:
+def test_o1_a_topic_made_again_inherits_nothing(found: GroupCluster) -> None:
     """O1: neither lag nor a reset takes what was committed in its earlier life."""
     found.topic("t", 1, records=5)
     found.topic("u", 1, records=1)

@@ -108,7 +108,7 @@ def member(
     )
 
 
-def test_the_first_hour(client: Client, topic: str) -> None:
+def test_f004_f111_the_first_hour(client: Client, topic: str) -> None:
     send(client, topic, 30)
     seen: list[bytes | None] = []
     with client.consumer(topic, group="billing", auto_offset_reset="earliest") as consumer:
@@ -187,7 +187,7 @@ def test_f123_a_handler_that_raises_loses_nothing(client: Client, topic: str) ->
     assert {*seen, *again} == {b"%d" % number for number in range(12)}
 
 
-def test_o3_partitions_by_hand_commit_without_members(client: Client, topic: str) -> None:
+def test_o3_x31_partitions_by_hand_commit_without_members(client: Client, topic: str) -> None:
     send(client, topic, 40)
     partition = TopicPartition(topic, 1)
     group = f"simple-{topic}"
@@ -224,7 +224,7 @@ def test_w12_the_reset_policy_is_resolved_once(client: Client, topic: str) -> No
     nobody.close()
 
 
-def test_callbacks_may_call_back_and_raise(client: Client, topic: str) -> None:
+def test_x04_callbacks_may_call_back_and_raise(client: Client, topic: str) -> None:
     """X04: what a callback raises comes out of poll(), and the member goes on."""
     send(client, topic, 20)
     raised: list[str] = []
@@ -285,7 +285,7 @@ def test_rb13_close_takes_a_second_whatever_callbacks_do(client: Client, topic: 
         until(lambda: len(heard.owned) == PARTITIONS, after)  # it left, and was not waited for
 
 
-def test_rb13_who_polls_no_more_leaves_and_comes_back(client: Client, topic: str) -> None:
+def test_rb13_x03_who_polls_no_more_leaves_and_comes_back(client: Client, topic: str) -> None:
     lazy, keen = Heard(), Heard()
     first = member(client, topic, lazy, max_poll_interval_ms=700)
     until(lambda: len(lazy.owned) == PARTITIONS, first)
@@ -298,7 +298,7 @@ def test_rb13_who_polls_no_more_leaves_and_comes_back(client: Client, topic: str
     second.close()
 
 
-def test_f7_what_cannot_be_deserialised_is_named_and_may_be_skipped(
+def test_f7_x44_what_cannot_be_deserialised_is_named_and_may_be_skipped(
     client: Client, topic: str
 ) -> None:
     with client.producer() as producer:
@@ -384,7 +384,7 @@ async def test_the_async_consumer_has_async_callbacks(cluster: LocalCluster, top
             assert sum(one.offset for one in committed.values() if one) == 10
 
 
-def test_a_coordinator_that_dies_changes_no_epoch(client: Client, topic: str) -> None:
+def test_rb8_f103_a_coordinator_that_dies_changes_no_epoch(client: Client, topic: str) -> None:
     """RB8: the group goes on at the next coordinator, nobody is revoked anything."""
     send(client, topic, 20)
     with LocalCluster(brokers=2) as own, Client(own.bootstrap_servers) as mine:

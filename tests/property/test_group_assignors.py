@@ -302,7 +302,15 @@ def test_f092_a_fifth_member_of_four_partitions_is_idle() -> None:
     assert target == {**before, "m4": ()}
 
 
-def test_f101_one_more_member_moves_its_share_and_one_less_only_what_was_its() -> None:
+def test_f023_sixty_four_members_have_one_of_sixty_four_partitions_and_one_more_has_none() -> None:
+    topics = {"t": SubscribedTopic("orders", 64)}
+    members = [Subscriber(f"m{number:02}", frozenset({"t"})) for number in range(65)]
+    before = assign("uniform", members[:64], topics, {})
+    assert {len(slots) for slots in before.values()} == {1}
+    assert assign("uniform", members, topics, before) == {**before, "m64": ()}
+
+
+def test_s8_f101_one_more_member_moves_its_share_and_one_less_only_what_was_its() -> None:
     topics = {"t": SubscribedTopic("orders", 30)}
     members = [Subscriber(f"m{number:02}", frozenset({"t"})) for number in range(10)]
     ten = assign("uniform", members, topics, {})
@@ -313,7 +321,7 @@ def test_f101_one_more_member_moves_its_share_and_one_less_only_what_was_its() -
     assert moved == set(ten["m00"])
 
 
-def test_range_gives_equal_numbers_of_several_topics_to_one_member() -> None:
+def test_s1_range_gives_equal_numbers_of_several_topics_to_one_member() -> None:
     topics = {"a": SubscribedTopic("left", 5), "b": SubscribedTopic("right", 5)}
     members = [Subscriber(name, frozenset(topics)) for name in ("x", "y")]
     target = assign("range", members, topics, {})
@@ -321,7 +329,7 @@ def test_range_gives_equal_numbers_of_several_topics_to_one_member() -> None:
     assert [slot.partition for slot in target["y"]] == [3, 4, 3, 4]
 
 
-def test_roundrobin_passes_over_who_does_not_read_the_topic() -> None:
+def test_s1_roundrobin_passes_over_who_does_not_read_the_topic() -> None:
     topics = {"a": SubscribedTopic("a", 2), "b": SubscribedTopic("b", 3)}
     members = [Subscriber("x", frozenset("ab")), Subscriber("y", frozenset("b"))]
     target = assign("roundrobin", members, topics, {})

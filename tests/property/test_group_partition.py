@@ -51,7 +51,7 @@ SEEDS = 45
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_durable_before_told_and_the_same_after_every_crash(block: int) -> None:
+def test_rb8_gp7_durable_before_told_and_the_same_after_every_crash(block: int) -> None:
     for seed in range(block, SEEDS, 3):
         run(seed)
 
@@ -86,7 +86,9 @@ def test_what_no_batch_can_hold_is_divided_and_may_be_cut_short(
         run(seed, _Divided)
 
 
-def test_steps_of_many_members_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rb2_steps_of_many_members_are_taken_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """RB2: no event concerns more members than a turn of the loop can take."""
     monkeypatch.setattr("octavo.serving.groups.core.STEPS_AT_ONCE", 1)
     for seed in range(2, 20):

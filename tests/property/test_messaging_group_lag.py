@@ -65,7 +65,7 @@ def judge(ask: tuple[int | None, int, int, str], found: Measured) -> None:
 
 
 @given(measured())
-def test_lag_is_what_is_stored_and_not_read(ask: tuple[int | None, int, int, str]) -> None:
+def test_m1_lag_is_what_is_stored_and_not_read(ask: tuple[int | None, int, int, str]) -> None:
     judge(ask, measure(*ask))  # type: ignore[arg-type]
 
 
@@ -135,7 +135,7 @@ Step = tuple[float, int, int]
         max_size=30,
     )
 )
-def test_rates_are_those_of_the_window(steps: list[Step]) -> None:
+def test_m3_rates_are_those_of_the_window(steps: list[Step]) -> None:
     """Against a list of all samples: the oldest one within the window, and the newest."""
     history = LagHistory()
     at_s, position, end = 0.0, 0, 10_000
@@ -196,7 +196,7 @@ def test_totals_add_up_and_samples_are_bounded_and_in_order() -> None:
         history.add(sample(0))
 
 
-def test_an_eta_needs_a_group_that_catches_up() -> None:
+def test_m3_an_eta_needs_a_group_that_catches_up() -> None:
     assert Rates(drain=5, inflow=5, lag=10).eta_s is None
     assert Rates(drain=5, inflow=9, lag=10).eta_s is None
     assert Rates(drain=9, inflow=4, lag=10).eta_s == 2.0
