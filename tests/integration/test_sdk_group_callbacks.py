@@ -7,6 +7,7 @@ a type, nothing waits for ever, and the member goes on, or is closed.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import cast
@@ -81,7 +82,7 @@ class Story:
         if self.callback == "on_revoke" and self.joined is None:
             self.joined = self.found.join(f"m-{self.group}", "t", group=self.group)
         if self.callback == "on_lost" and self.callback not in self.heard:
-            time.sleep(0.3)  # the user's code is what takes long
+            threading.Event().wait(0.3)  # the user's code is what takes long
 
     def check_order(self) -> None:
         """RB11: something is assigned first, and what went is not told twice."""
