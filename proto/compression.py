@@ -11,13 +11,15 @@ from __future__ import annotations
 import zlib
 from enum import IntEnum
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import lz4.block
-import pyarrow as pa
 
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _GZIP_WINDOW: Final = 31
 """zlib's word for: 32 KiB window, gzip's header and trailer."""
@@ -53,6 +55,8 @@ def is_known(codec: int) -> bool:
 
 @cache
 def _arrow(codec: int) -> pa.Codec:
+    import pyarrow as pa  # a third of a second to load, which most commands do not need
+
     return pa.Codec("snappy") if codec == Codec.SNAPPY else pa.Codec("zstd", _ZSTD_LEVEL)
 
 
@@ -72,7 +76,7 @@ def decompress(codec: int, stored: Buffer, size_bytes: int) -> Buffer:
     """The body, of exactly `size_bytes`; with NONE a view of `stored`. Raises CorruptBatch."""
     try:
         body = _decompress(codec, stored, size_bytes)
-    except (lz4.block.LZ4BlockError, zlib.error, pa.ArrowInvalid, OSError, ValueError) as error:
+    except (lz4.block.LZ4BlockError, zlib.error, OSError, ValueError) as error:  # Arrow's are both
         raise CorruptBatch(f"batch does not decompress: {error}") from error
     if len(body) != size_bytes:
         raise CorruptBatch(f"batch decompresses to {len(body)} bytes, not as declared")
@@ -88,7 +92,7 @@ def _decompress(codec: int, stored: Buffer, size_bytes: int) -> Buffer:
     if codec == Codec.SNAPPY and _snappy_bytes(stored) != size_bytes:
         raise ValueError("the snappy block says another length than the batch")
     if codec in (Codec.SNAPPY, Codec.ZSTD):
-        return memoryview(_arrow(codec).decompress(pa.py_buffer(stored), size_bytes))
+        return memoryview(_arrow(codec).decompress(stored, size_bytes))
     return stored
 
 
