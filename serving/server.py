@@ -370,6 +370,7 @@ class BrokerServer:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
         await self._set_health(serving=False)
         await self._tasks.close()
+        await self.compaction.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
                 if self._ownership is not None and self._member is not None:

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from octavo.proto import batch as batches
+from octavo.proto.compacted import without_records
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
@@ -96,6 +97,35 @@ class MemoryTopic:
         self.segments[partition].append(segment)
         self.ends[partition] = next_offset
         return segment
+
+    def compact(self, count: int, keep: set[int], partition: int = 0) -> Segment:
+        """One compacted ledger with the records in `keep` for the first `count` segments (K7)."""
+        old, rest = self.segments[partition][:count], self.segments[partition][count:]
+        ledger = LedgerId(self.next_ledger)
+        self.next_ledger += 1
+        left: list[StoredBatch] = []
+        for segment in old:
+            for item in self.stored[segment.ledger_id]:
+                header = batches.verify(item.batch)
+                offsets = batches.decode_rows(item.batch).offsets
+                mask = pa.array([offset in keep for offset in offsets], pa.bool_())
+                if keep.intersection(offsets):
+                    (made,) = without_records(item.batch, header, mask)
+                    left.append(StoredBatch(ledger, EntryId(len(left)), made))
+        new = replace(
+            old[0],
+            ledger_id=ledger,
+            end_offset=old[-1].end_offset,
+            size_bytes=sum(len(item.batch) for item in left),
+            last_entry=EntryId(len(left)),
+            compacted=True,
+        )
+        self.stored[ledger] = left
+        self.segments[partition] = [new, *rest]
+        gone = range(new.base_offset, new.end_offset or 0)
+        for offset in keep.symmetric_difference(gone).intersection(gone):
+            self.rows[partition].pop(offset, None)
+        return new
 
     def close_last(self, partition: int = 0) -> None:
         """Close the open ledger."""

@@ -40,6 +40,7 @@ TWIN_NAMES = {
         "AsyncGroupConsumer",
         "AsyncProducer",
         "AsyncReader",
+        "AsyncTableView",
     )
 }
 WORDS = {**TWIN_NAMES, "AsyncIterator": "Iterator", "async with": "with"}
@@ -93,6 +94,14 @@ TWINS = (
         ("ReaderByHand", "Consumer"),
         "For one thread at a time.",
         frozenset({"begin_to_end", "start"}),
+    ),
+    Twin(
+        "AsyncTableView",
+        "table_view",
+        "The blocking table of a topic.",
+        ("TableViewByHand",),
+        "Reading is safe from many threads.",
+        frozenset({"load"}),
     ),
     Twin(
         "AsyncClient",

@@ -16,6 +16,7 @@ _HOMES = {
     "AsyncGroupConsumer": "api.group_consumer",
     "AsyncProducer": "api.producer",
     "AsyncReader": "api.reader",
+    "AsyncTableView": "api.table_view",
     "Client": "sync.client",
     "Consumer": "sync.consumer",
     "GroupConsumer": "sync.group_consumer",
@@ -30,6 +31,7 @@ _HOMES = {
     "SendFuture": "producing.futures",
     "SendReport": "producing.bulk",
     "ShiftBy": "group_admin.resets",
+    "TableView": "sync.table_view",
     "TopicPartition": "records",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "AsyncGroupConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncTableView",
     "Client",
     "Consumer",
     "GroupConsumer",
@@ -55,6 +58,7 @@ __all__ = [
     "SendFuture",
     "SendReport",
     "ShiftBy",
+    "TableView",
     "TopicPartition",
 ]
 
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from octavo.client.messaging.api.group_consumer import AsyncGroupConsumer
     from octavo.client.messaging.api.producer import AsyncProducer
     from octavo.client.messaging.api.reader import AsyncReader
+    from octavo.client.messaging.api.table_view import AsyncTableView
     from octavo.client.messaging.group_admin.lag import LagHistory
     from octavo.client.messaging.group_admin.resets import LastRecords, ShiftBy
     from octavo.client.messaging.producing.bulk import SendReport
@@ -82,6 +87,7 @@ if TYPE_CHECKING:
     from octavo.client.messaging.sync.group_consumer import GroupConsumer
     from octavo.client.messaging.sync.producer import Producer
     from octavo.client.messaging.sync.reader import Reader
+    from octavo.client.messaging.sync.table_view import TableView
 else:  # a type checker must not see this: with it every misspelt name would be an `object`
 
     def __getattr__(name: str) -> object:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvalidRequest, OctavoError, Throttled
+from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
 from octavo.serving.compaction.pace import Pace
@@ -58,7 +59,8 @@ class CompactionRounds:
         self._pace = Pace(config.compaction_bytes_per_s, clock)
         self._gate = asyncio.Semaphore(config.compaction_concurrency)
         self._locks: dict[PartitionShell, asyncio.Lock] = {}
-        self._requests = 0
+        self._asked: dict[PartitionShell, asyncio.Task[Compacted | OctavoError]] = {}
+        self._tasks = TaskOwner("compaction")
         self.passes = 0
         """That came to their end."""
         self.records_removed = 0
@@ -105,27 +107,43 @@ class CompactionRounds:
     async def compact(self, shell: PartitionShell) -> Compacted:
         """Close the open segment and clean everything (K3: on request).
 
-        Raises InvalidRequest unless the topic is compacted, Throttled when too many wait, and what
-        a roll and a pass raise.
+        It goes on when the caller leaves; who asks again meanwhile waits for the same. Raises
+        InvalidRequest unless the topic is compacted, Throttled when too many wait, and what a roll
+        and a pass raise.
         """
         if not shell.settings.compacts:
             raise InvalidRequest(
                 f"topic {shell.name.topic!r} is not compacted",
                 hint=f"octavo topic set {shell.name.topic} cleanup.policy=compact",
             )
-        if self._requests >= REQUESTS_MAX:
-            raise Throttled(
-                f"{self._requests} requests to compact wait at this broker", throttle_ms=RETRY_MS
-            )
-        self._requests += 1
+        task = self._asked.get(shell)
+        if task is None:
+            if len(self._asked) >= REQUESTS_MAX:
+                raise Throttled(
+                    f"{len(self._asked)} requests to compact wait at this broker",
+                    throttle_ms=RETRY_MS,
+                )
+            task = self._tasks.spawn(self._compact(shell), name=f"compact {shell.name}")
+            self._asked[shell] = task
+            task.add_done_callback(lambda _: self._asked.pop(shell, None))
+        outcome = await asyncio.shield(task)
+        if isinstance(outcome, OctavoError):
+            raise outcome
+        return outcome
+
+    async def _compact(self, shell: PartitionShell) -> Compacted | OctavoError:
         try:
             await shell.rewrites.close_open()
             before = sum(one.size_bytes for one in shell.rewrites.listed().closed)
             report = await self._clean(shell)
             after = sum(one.size_bytes for one in shell.rewrites.listed().closed)
-        finally:
-            self._requests -= 1
+        except OctavoError as error:
+            return error
         return Compacted(report.cleaned_to, report.records_removed, before, after)
+
+    async def close(self) -> None:
+        """End what was asked for: what is listed stays, the rest is swept by the next owner."""
+        await self._tasks.close()
 
     async def _clean(self, shell: PartitionShell) -> PassReport:
         """Passes until one had room for all keys; the last report with what all removed."""

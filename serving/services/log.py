@@ -194,7 +194,7 @@ class LogService:
         return pb.DeleteRecordsReply(log_start=log_start)
 
     async def compact(self, request: pb.CompactRequest, _caller: Caller) -> pb.CompactReply:
-        """Clean a partition now; ends with the caller's deadline, what is listed then stays."""
+        """Clean a partition now; it goes on when the caller leaves."""
         try:
             check_for_users(request.topic)
             shell = await self._resolve(request)

@@ -28,6 +28,7 @@ __all__ = [
     "AsyncGroupConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncTableView",
     "Client",
     "Consumer",
     "GroupConsumer",
@@ -39,6 +40,7 @@ __all__ = [
     "RecordMetadata",
     "SendFuture",
     "SendReport",
+    "TableView",
     "TopicPartition",
 ]
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         AsyncGroupConsumer,
         AsyncProducer,
         AsyncReader,
+        AsyncTableView,
         Client,
         Consumer,
         GroupConsumer,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         SendFuture,
         SendReport,
+        TableView,
         TopicPartition,
     )
 else:  # a type checker must not see this: with it every misspelt name would be an `object`

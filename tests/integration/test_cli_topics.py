@@ -116,3 +116,17 @@ def test_the_oldest_records_go(
     assert [fake.cluster.log("t", n).log_start for n in (0, 1)] == starts
     rows: list[dict[str, int]] = json.loads(out)
     assert all(row["start"] == starts[row["partition"]] for row in rows)
+
+
+def test_compact_tells_what_became_of_each_partition(
+    octavo: Octavo, fake: FakeClusterThread
+) -> None:
+    fill(fake, 5, 1)
+    code, out, _ = octavo("topic", "compact", "t", "-o", "json")
+    assert code == ExitCode.OK
+    rows = json.loads(out)
+    assert [(row["partition"], row["cleaned_to"]) for row in rows] == [(0, 0), (1, 5)]
+    code, out, _ = octavo("topic", "compact", "t", "-p", "1", "-o", "json")
+    assert [row["partition"] for row in json.loads(out)] == [1]
+    code, _, err = octavo("topic", "compact", "nowhere")
+    assert (code != ExitCode.OK, "nowhere" in err) == (True, True)

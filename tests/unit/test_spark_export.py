@@ -225,6 +225,43 @@ async def test_retention_before_the_first_export_of_a_range_is_reported(
     assert [e.first for e in state_of(tmp_path).of_partition(0)] == [0, 20]
 
 
+async def test_compacted_ledgers_are_exported_with_their_gaps(tmp_path: pathlib.Path) -> None:
+    """K4: also when the end of a ledger, or all of it, is a gap."""
+    topic = MemoryTopic()
+    for base in range(0, 40, 10):
+        topic.append([numbered(10, base)])
+    topic.compact(2, {3, 4, 12})
+    topic.append([numbered(10, 40)], closed=False)
+    await export_log(topic, "orders", tmp_path)
+    wanted = {o: row for o, row in topic.rows[0].items() if o < 40}
+    assert list(wanted) == [3, 4, 12, *range(20, 40)]
+    assert exported_rows(tmp_path) == same(wanted)
+    empty = MemoryTopic()
+    empty.append([numbered(10)])
+    empty.compact(1, set())
+    assert (await export_log(empty, "orders", tmp_path / "empty")).rows == 0
+
+
+async def test_what_was_exported_is_left_out_of_a_ledger_that_was_compacted_since(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The tree has each offset once, whatever ledgers its records lie in by now."""
+    topic = MemoryTopic()
+    topic.append([numbered(10)])
+    topic.append([numbered(6, 10), numbered(4, 16)])
+    topic.compact(2, {2, 11, 13})
+    await export_log(topic, "orders", tmp_path)
+    before = exported_rows(tmp_path)
+    assert list(before) == [2, 11, 13]
+    topic.append([numbered(5, 20)])
+    topic.compact(1, {2, 11, 13})  # 14, 15 are gaps behind the last record that was exported
+    topic.compact(2, {11, 13, 22})
+    report = await export_log(topic, "orders", tmp_path)
+    assert report.rows == 1
+    assert list(exported_rows(tmp_path)) == [2, 11, 13, 22]
+    assert (await export_log(topic, "orders", tmp_path)).rows == 0
+
+
 async def test_ledger_that_ends_early_is_not_exported(tmp_path: pathlib.Path) -> None:
     topic = MemoryTopic()
     topic.append([numbered(10), numbered(10, 10)])

@@ -51,6 +51,17 @@ async def test_ledger_that_ends_early_is_an_error_not_the_end() -> None:
             pass
 
 
+async def test_a_compacted_ledger_may_end_in_a_gap() -> None:
+    topic = MemoryTopic()
+    topic.append([numbered(10), numbered(10, 10)])
+    segment = topic.compact(1, {4, 7})
+    split = LedgerSplit("orders", 0, segment, 5, 20)
+    got = [rows async for rows in ledger_rows(topic, split, ("offset",))]
+    assert [o for rows in got for o in rows.column("offset").to_pylist()] == [7]
+    split = LedgerSplit("orders", 0, segment, 12, 20)
+    assert [rows async for rows in ledger_rows(topic, split, ("offset",))] == []
+
+
 # --- the bridge to a synchronous consumer --------------------------------------------------------
 
 

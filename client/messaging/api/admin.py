@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from octavo.client.messaging.api.changes import Change, ask_any
 from octavo.client.messaging.api.descriptions import (
     ClusterHealth,
+    CompactionResult,
     LedgerDescription,
     LogDescription,
     TopicDescription,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     pass
 
 T = TypeVar("T")
-OwnerReply = TypeVar("OwnerReply", pb.DescribeLogReply, pb.RollReply, pb.DeleteRecordsReply)
+OwnerReply = TypeVar(
+    "OwnerReply", pb.DescribeLogReply, pb.RollReply, pb.DeleteRecordsReply, pb.CompactReply
+)
 
 DEFAULT_TIMEOUT_S = 30.0
 TO_THE_END = -1
@@ -286,6 +289,25 @@ class AsyncAdmin(AsyncFleetAdmin):
             timeout,
         )
         return reply.log_start
+
+    async def compact(
+        self, topic: str, partition: int, *, timeout: float = 300.0
+    ) -> CompactionResult:
+        """Keep of each key of a partition only its last record, now (K3).
+
+        The open segment is closed first, so all that is there is cleaned; what has been deleted for
+        `delete.retention.ms` goes too. Offsets stay, those that went are gaps. Raises
+        InvalidRequest unless the topic's `cleanup.policy` names compact, UnknownTopic. After a
+        timeout it goes on; asking again waits for the same.
+        """
+        check_whole("partition", partition, INT32_MAX)
+        request = pb.CompactRequest(topic=check_topic(topic), partition=partition)
+        reply = await self._at_owner(
+            topic, partition, lambda stub, limit: stub.Compact(request, timeout=limit), timeout
+        )
+        return CompactionResult(
+            reply.cleaned_to, reply.records_removed, reply.bytes_before, reply.bytes_after
+        )
 
     async def list_offsets(
         self,

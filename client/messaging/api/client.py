@@ -25,6 +25,7 @@ from octavo.client.messaging.api.options import (
 )
 from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.client.messaging.api.reader import AsyncReader, ReaderOpening, Start
+from octavo.client.messaging.api.table_view import AsyncTableView
 from octavo.client.messaging.config import (
     ClientConfig,
     ConsumerConfig,
@@ -187,6 +188,19 @@ class AsyncClient:
         reader = AsyncReader(ReaderOpening(self._binding, names, config, start, chosen))
         self._binding.add(reader)
         return reader
+
+    def table_view(
+        self, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> AsyncTableView:
+        """The last value of each key of `topics`, kept up to date (F086).
+
+        Options are those of `ConsumerConfig`; deserializers are applied to keys and values.
+        """
+        config = reader_config(self._binding.config, options)
+        opening = ReaderOpening(self._binding, topic_list(topics), config, "earliest", None)
+        view = AsyncTableView(self._binding, AsyncReader(opening))
+        self._binding.add(view)
+        return view
 
     async def close(self, timeout: float | None = None) -> None:
         """Close every part, then the connections; a cancelled close waits for nothing any more.

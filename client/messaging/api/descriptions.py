@@ -150,6 +150,18 @@ class LedgerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What a request to compact a partition did."""
+
+    cleaned_to: int
+    """Below it of each key that recurs only the last record is left."""
+    records_removed: int
+    bytes_before: int
+    bytes_after: int
+    """Of the closed segments."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDescription:
     """A partition's segments and where they are stored."""
 

@@ -12,6 +12,7 @@ from typing import Literal
 from octavo.client.messaging.api.admin import DEFAULT_TIMEOUT_S
 from octavo.client.messaging.api.descriptions import (
     ClusterHealth,
+    CompactionResult,
     LedgerDescription,
     LogDescription,
     TopicDescription,
@@ -116,6 +117,16 @@ class Admin(FleetAdmin):
         return self._thread.run(
             self._async.delete_records(topic, partition, before, timeout=timeout)
         )
+
+    def compact(self, topic: str, partition: int, *, timeout: float = 300.0) -> CompactionResult:
+        """Keep of each key of a partition only its last record, now (K3).
+
+        The open segment is closed first, so all that is there is cleaned; what has been deleted for
+        `delete.retention.ms` goes too. Offsets stay, those that went are gaps. Raises
+        InvalidRequest unless the topic's `cleanup.policy` names compact, UnknownTopic. After a
+        timeout it goes on; asking again waits for the same.
+        """
+        return self._thread.run(self._async.compact(topic, partition, timeout=timeout))
 
     def list_offsets(
         self,

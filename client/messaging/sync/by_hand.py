@@ -22,6 +22,7 @@ from octavo.client.messaging.api.group_consumer import CLOSE_S, AsyncGroupConsum
 from octavo.client.messaging.api.leaving import leave
 from octavo.client.messaging.api.options import ClientOptions
 from octavo.client.messaging.api.reader import AsyncReader
+from octavo.client.messaging.api.table_view import AsyncTableView, TableRows
 from octavo.client.messaging.membership.tickets import Outcome
 from octavo.client.messaging.membership.values import Duty
 from octavo.client.messaging.records import Record, TopicPartition
@@ -237,6 +238,37 @@ class ReaderByHand(ConsumerByHand):
                 yield record
             if not self._thread.run(self._hand_over.refill_until(ends)):
                 return
+
+
+class TableViewByHand(TableRows):
+    """Loading, and the end."""
+
+    def __init__(self, thread: LoopThread, view: AsyncTableView, held: Held) -> None:
+        self._thread = thread
+        self._held = held
+        self._async = view
+        self.table = view.table
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<Async", "<", 1)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop following; reading raises IllegalStateError then. Twice is harmless."""
+        if not self._thread.closed:
+            self._thread.run(self._async.close(timeout), limit_s=timeout)
+
+    def __enter__(self) -> Self:
+        self._thread.check()
+        self._thread.run(self._async.load())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leave(self.close, error)
 
 
 class AdminByHand:

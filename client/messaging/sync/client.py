@@ -28,6 +28,7 @@ from octavo.client.messaging.sync.consumer import Consumer
 from octavo.client.messaging.sync.group_consumer import GroupConsumer
 from octavo.client.messaging.sync.producer import Producer
 from octavo.client.messaging.sync.reader import Reader
+from octavo.client.messaging.sync.table_view import TableView
 
 
 class Client(ClientByHand):
@@ -169,5 +170,19 @@ class Client(ClientByHand):
                 partitions=partitions,
                 **options,
             ),
+            self._held,
+        )
+
+    def table_view(
+        self, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> TableView:
+        """The last value of each key of `topics`, kept up to date (F086).
+
+        Options are those of `ConsumerConfig`; deserializers are applied to keys and values.
+        """
+        self._thread.check()
+        return TableView(
+            self._thread,
+            self._async.table_view(topics if isinstance(topics, str) else list(topics), **options),
             self._held,
         )

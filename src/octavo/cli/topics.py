@@ -19,6 +19,7 @@ from octavo.cli.session import (
     parse_settings,
 )
 from octavo.cli.topic_changes import grow, set_settings, unset_settings
+from octavo.cli.topic_compact import compact
 from octavo.cli.topic_trim import trim
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
@@ -177,3 +178,4 @@ app.command("set")(set_settings)
 app.command("unset")(unset_settings)
 app.command()(grow)
 app.command()(trim)
+app.command()(compact)
