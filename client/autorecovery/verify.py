@@ -146,16 +146,17 @@ class LedgerVerifier:
         unknown: list[str],
     ) -> None:
         read = await asyncio.gather(*(self._read(record, slot, window) for slot in slots))
-        seen: dict[int, tuple[str, bytes]] = {}
+        holders: dict[int, dict[bytes, list[str]]] = {}
         for slot, (heads, bad, unread) in zip(slots, read, strict=True):
             name = slot.member.bookie_id
             problems += [f"{name}: entry {entry} cannot be read: {why}" for entry, why in bad]
             unknown += [f"{name}: entry {entry}: {why}" for entry, why in unread]
             for entry, head in heads.items():
-                other, bytes_there = seen.setdefault(entry, (name, head))
-                if bytes_there != head:
-                    names = " and ".join(sorted((other, name)))
-                    problems.append(f"entry {entry} differs on {names} (INV-5)")
+                holders.setdefault(entry, {}).setdefault(head, []).append(name)
+        for entry, kinds in holders.items():
+            if len(kinds) > 1:
+                alike = sorted(", ".join(sorted(names)) for names in kinds.values())
+                problems.append(f"entry {entry} differs: {' | '.join(alike)} (INV-5)")
 
     async def _read(
         self, record: LedgerMetadata, slot: Slot, window: Run

@@ -53,7 +53,7 @@ def test_the_last_lines_are_those_of_a_plain_split(
     if lines is None or any(mark in text for mark in (b"\x0b", b"\x0c", b"\x1c", b"\x85")):
         assert found.count(b"\n") <= count
     else:
-        assert found == b"".join(lines[len(lines) - count :] if count else [])
+        assert found == b"".join(lines[max(len(lines) - count, 0) :])
 
 
 def test_what_is_appended_comes_once(path: pathlib.Path, reader: LogReader) -> None:
