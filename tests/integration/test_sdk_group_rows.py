@@ -193,7 +193,7 @@ def test_rb12_w3_the_next_step_of_an_iteration_looks_at_the_clock_before_it_yiel
 
         def stood_still() -> None:
             beats = session.core.beats
-            beats._heard_s = beats.late_at_s - 10_000.0  # pyright: ignore[reportPrivateUsage]
+            beats.late_at_s -= 10_000.0
             session.readings.handout.good_until_s = beats.late_at_s
 
         consumer._thread.call(stood_still)  # pyright: ignore[reportPrivateUsage]

@@ -72,7 +72,7 @@ class GoesOnForEver(MemberCore):
 
     def tick(self, now_s: float) -> list[Action]:
         if self.beats.late_at_s < math.inf:
-            self.beats._heard_s = now_s  # pyright: ignore[reportPrivateUsage]
+            self.beats.late_at_s = now_s + self.beats.limit_s
         return super().tick(now_s)
 
 

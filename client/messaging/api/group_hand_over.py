@@ -56,7 +56,7 @@ class GroupHandOver(HandOver):
         ends: Ends | None = None,
     ) -> list[T] | None:
         """As `Fetcher.taken`, after whatever is due."""
-        session = self._group.member()
+        session = self._group.session or self._group.member()  # which `enter` checks
 
         def take_what_is_ours() -> list[T]:
             session.look_at_clock()

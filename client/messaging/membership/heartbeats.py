@@ -37,8 +37,9 @@ class Heartbeats:
             entropy, initial_s=settings.backoff_initial_s, max_s=settings.backoff_max_s
         )
         self._sent_s = 0.0
-        self._heard_s = math.inf
-        """When the last one was sent that was answered; inf: it is no member."""
+        self.late_at_s = math.inf
+        """From then on nothing is its own (RB12); inf: it is no member. A field, for every reading
+        call looks at it."""
         self._quiet = 0
         self._interval_s = 3.0
         self._session_s = 45.0
@@ -47,11 +48,6 @@ class Heartbeats:
     def limit_s(self) -> float:
         """How long a member may go on without an answer (RB12), well below the session timeout."""
         return max(self._session_s - 2 * self._interval_s, self._session_s / 2)
-
-    @property
-    def late_at_s(self) -> float:
-        """When that is: from then on nothing is its own; inf: it is no member."""
-        return self._heard_s + self.limit_s
 
     def may_go(self, now_s: float) -> bool:
         """Whether the next one may be sent now."""
@@ -71,7 +67,7 @@ class Heartbeats:
 
     def forget(self) -> None:
         """It is no member any more."""
-        self._heard_s = math.inf
+        self.late_at_s = math.inf
 
     def ended(self, sequence: int) -> bool:
         """The one with this number is over; False when it was given up before."""
@@ -82,8 +78,9 @@ class Heartbeats:
 
     def answered(self, told: Told, now_s: float, *, news: bool) -> None:
         """It was answered; the coordinator holds the next one until there are news (RB5)."""
-        self._heard_s = math.inf if told.epoch == JOIN_EPOCH else self._sent_s
         self._interval_s, self._session_s = told.heartbeat_interval_s, told.session_timeout_s
+        is_member = told.epoch != JOIN_EPOCH
+        self.late_at_s = self._sent_s + self.limit_s if is_member else math.inf
         self._backoff.reset()
         at_once = not news and now_s - self._sent_s < self._interval_s / 2
         self._quiet = self._quiet + 1 if at_once else 0

@@ -124,8 +124,9 @@ class MemberCore(Reconciliation):
         self._user_since_s = None
         if not self._active and self.subscription is not None and not self._fatal:
             self._active = True
-        self._pump(now_s)
-        return actions + self._done()
+            self._pump(now_s)
+            actions += self._done()
+        return actions
 
     def left(self, now_s: float) -> None:
         """The user's code goes on: after the reading call, or in a callback."""

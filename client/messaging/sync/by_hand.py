@@ -28,8 +28,6 @@ from octavo.client.messaging.membership.values import Duty
 from octavo.client.messaging.records import Record, TopicPartition
 from octavo.client.messaging.sync.ending import Held, forget, opened
 from octavo.client.messaging.sync.loop_thread import LoopThread
-from octavo.runtime.clock import SystemClock
-from octavo.runtime.deadline import Deadline, check_timeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,16 +152,15 @@ class GroupConsumerByHand(ConsumerByHand):
 
     def _calling_back(self, call: Callable[[float | None], T], timeout: float | None) -> T:
         """The call, and every callback that comes first, here; all of it takes `timeout`."""
-        limit_s = check_timeout(timeout)
-        deadline = Deadline(SystemClock(), limit_s)
-        left_s = limit_s
+        began_s, left_s = monotonic(), timeout
         while True:
             try:
                 return call(left_s)
             except CallbackDue as due:
                 duty = due.duty
             self._call_back(duty)
-            left_s = deadline.wait_s()
+            if timeout is not None:
+                left_s = max(began_s + timeout - monotonic(), 0.0)
 
     def _call_back(self, duty: Duty | Outcome) -> None:
         session = self._async.group_opening.session
