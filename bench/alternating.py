@@ -29,12 +29,6 @@ class Cost(NamedTuple):
     best: float
     """Of the fastest pass of each: what is left when nobody else had the processors."""
 
-    @property
-    def surely(self) -> float:
-        """At least so much, in time: a cost of its own shows in the median and in the best; other
-        programs show in the median, luck in the best."""
-        return min(self.wall.median, self.best)
-
 
 def turns(pairs: int) -> Iterator[bool]:
     """Whether the next pass is one of the second way; two passes for each pair."""

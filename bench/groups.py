@@ -6,8 +6,8 @@ each way there is to read. Then the member commits, one offset of each partition
 after call, each of which waits, and calls that do not wait.
 
 The last line is `bench-groups: OK …`; it says FAILED, and the command ends with 1, when a group
-costs more than `COST_MAX`, both in the median of the pairs and by the fastest pass of each.
-Usage: python -m bench.groups [--pairs 12] [--records 336776] [--seconds 5]
+costs more than `COST_MAX` in the median of the pairs in any way of reading.
+Usage: python -m bench.groups [--pairs 40] [--records 336776] [--seconds 5]
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def measure(args: argparse.Namespace) -> tuple[dict[str, tuple[float, Cost]], Co
 
 def summary(found: Mapping[str, tuple[float, Cost]], commits: Commits) -> tuple[bool, str]:
     """Whether a group costs no more than it may, and the last line."""
-    holds = all(of_way.surely <= COST_MAX for _, of_way in found.values())
+    holds = all(of_way.wall.median <= COST_MAX for _, of_way in found.values())
     parts = [f"{way}_ratio={of_way.wall.median:.3f}" for way, (_, of_way) in found.items()]
     parts += [f"{way}_best_ratio={of_way.best:.3f}" for way, (_, of_way) in found.items()]
     parts += [f"{way}_cpu_ratio={of_way.cpu.median:.3f}" for way, (_, of_way) in found.items()]
@@ -273,7 +273,7 @@ def show(found: Mapping[str, tuple[float, Cost]], screen: Console) -> None:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=12, help="passes of each, in each way")
+    parser.add_argument("--pairs", type=int, default=40, help="passes of each, in each way")
     parser.add_argument("--records", type=int, default=flights.ROWS)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each kind of commits")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))

@@ -66,10 +66,9 @@ def test_the_last_line_says_whether_a_group_costs_no_more_than_it_may(
     assert "async_stored_per_s=400" in line
 
 
-def test_what_is_seen_in_one_way_of_judging_only_is_no_cost() -> None:
-    busy = cost([Pass(1.0, 0.5)] * 3, [Pass(1.0, 0.5), Pass(1.4, 0.5), Pass(1.4, 0.5)])
-    assert (busy.wall.median, busy.best, busy.surely) == (1.4, 1.0, 1.0)
-    lucky = cost([Pass(0.5, 0.5), Pass(1.0, 0.5), Pass(1.0, 0.5)], [Pass(1.0, 0.5)] * 3)
-    assert (lucky.wall.median, lucky.best, lucky.surely) == (1.0, 2.0, 1.0)
-    dear = cost([Pass(1.0, 0.5)] * 3, [Pass(1.1, 0.5)] * 3)
-    assert dear.surely == pytest.approx(1.1)
+def test_the_median_judges_and_luck_in_one_pass_does_not() -> None:
+    dear = cost([Pass(1.0, 0.5)] * 3, [Pass(0.5, 0.5), Pass(1.1, 0.5), Pass(1.1, 0.5)])
+    assert (dear.wall.median, dear.best) == (pytest.approx(1.1), 0.5)
+    assert not groups.summary({"poll": (1.0, dear)}, commits())[0]
+    disturbed = cost([Pass(1.0, 0.5)] * 3, [Pass(1.0, 0.5), Pass(1.0, 0.5), Pass(1.4, 0.5)])
+    assert groups.summary({"poll": (1.0, disturbed)}, commits())[0]
