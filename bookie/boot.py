@@ -83,6 +83,8 @@ class Booted:
     journal_dir: pathlib.Path
     frozen: bool = False
     """There was no space to start: nothing can be written (6.13)."""
+    index_is_new: bool = False
+    """It was built anew from the journal."""
 
 
 def _close_quietly(index: Index) -> None:
@@ -135,6 +137,7 @@ class Booter:
         self._index_dir = config.data_dir / INDEX_DIR
         self._durable_file = DurableFile(config.data_dir, disk)
         self._suspected = SuspectedIndex(config.data_dir, disk)
+        self._built_anew = False
         self._renewed = False
         """This boot took a new incarnation: damaged history may be salvaged under it (B-25)."""
 
@@ -233,7 +236,15 @@ class Booter:
                 if not isinstance(error, StorageDamaged) or is_new:
                     raise
                 continue  # damage was met while replaying: once more, with a new index
-            return Booted(lock, identity, index, journal, self._durable_file, self._journal_dir)
+            return Booted(
+                lock,
+                identity,
+                index,
+                journal,
+                self._durable_file,
+                self._journal_dir,
+                index_is_new=self._built_anew,
+            )
 
     async def _boot_frozen(
         self, lock: DirectoryLock, callbacks: Callbacks, full: StorageFull
@@ -331,6 +342,7 @@ class Booter:
                 self._suspected.report(damaged)
             if index is not None:
                 await asyncio.to_thread(_close_quietly, index)
+        self._built_anew = True
         _log.error("index-is-built-anew", cause=self._suspected.reason)
         await asyncio.to_thread(self._indexes.put_aside, self._index_dir, self._clock.wall_ms())
         return await self._new_index()

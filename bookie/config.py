@@ -33,6 +33,11 @@ class BookieConfig(RepairSettings):
     """Port of the framed protocol; 0 takes a free one."""
     control_port: int = Field(default=0, ge=0, le=65535)
     """Port of the gRPC control service; 0 takes a free one."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the page for Prometheus; 0 takes a free one, which the log names. None: no page.
+    `octavo up` gives one to every server."""
+    metrics_host: str = ""
+    """Address to bind for it; empty: `host`."""
     fault_domain: str = ""
     """Rack or zone; copies of an entry are spread over several (3.8). Empty: the default one."""
     metadata_session_timeout_s: float = Field(default=30.0, gt=0)

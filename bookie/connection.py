@@ -265,7 +265,7 @@ class Session:
         if request.incarnation != self._incarnation:
             self._send([encode_add_reply(request_id, [Status.WRONG_INCARNATION] * count)])
             return
-        nbytes = len(frame.body)
+        nbytes, store = len(frame.body), self._host.store
         self._in_flight_bytes += nbytes
 
         def reply(statuses: list[Status] | None) -> None:
@@ -273,14 +273,13 @@ class Session:
             if statuses is None:
                 self._send([encode_add_ok(request_id)])
             else:
+                store.stats.note_refused(statuses)
                 self._send([encode_add_reply(request_id, statuses)])
             if self._paused:
                 self.resume()
 
         recovery = bool(frame.flags & Flags.RECOVERY)
-        self._host.store.add(
-            request.entries, nbytes, recovery=recovery, reply=reply, run=request.run
-        )
+        store.add(request.entries, nbytes, recovery=recovery, reply=reply, run=request.run)
         if self._in_flight_bytes > self._host.config.connection_in_flight_max_bytes:
             self._pause()
         elif self._host.crowded and self._in_flight_bytes:

@@ -11,6 +11,9 @@ from octavo.bookie.space import SpaceGauge
 from octavo.proto import bookie_pb2
 from octavo.runtime.errors import IllegalStateError
 
+STATES = ("starting", "rw", "ro", "reopening", "stopping")
+"""The words for what a bookie is doing."""
+
 
 class InformationDesk:
     """Answers for one bookie, in every state of it.
@@ -29,18 +32,18 @@ class InformationDesk:
         opened: Callable[[], OpenedStore | None],
     ) -> None:
         self._config = config
-        self._gauge = gauge
-        self._state = state
-        self._opened = opened
+        self.gauge = gauge
+        self.state = state
+        self.opened = opened
         self.beside: list[Callable[[bookie_pb2.InfoReply], None]] = []
         """What else runs in this process and has gauges sets them here."""
 
     def info(self) -> bookie_pb2.InfoReply:
         """Who it is, and all gauges."""
         reply = bookie_pb2.InfoReply(
-            bookie_id=self._config.bookie_id, state=self._state(), version=octavo.__version__
+            bookie_id=self._config.bookie_id, state=self.state(), version=octavo.__version__
         )
-        opened = self._opened()
+        opened = self.opened()
         if opened is not None:
             journal, store, cookie = (
                 opened.booted.journal,
@@ -53,7 +56,7 @@ class InformationDesk:
             reply.journal_syncs = journal.syncs
             reply.entries_added = store.stats.entries_added
             reply.entries_read = store.stats.entries_read
-            reply.free_bytes = self._gauge.free_bytes
+            reply.free_bytes = self.gauge.free_bytes
             reply.segments = journal.segment
             reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes
@@ -64,7 +67,7 @@ class InformationDesk:
 
     def collect(self, request: bookie_pb2.CollectRequest) -> None:
         """Look for what may be deleted at once; raises IllegalStateError before it is opened."""
-        opened = self._opened()
+        opened = self.opened()
         if opened is None:
             raise IllegalStateError("the bookie is not started")
         reclaimer = opened.reclaimer

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.server import BookieServer
 from octavo.client.autorecovery.service import Autorecovery
 from octavo.metadata.connect import connect_store, root_of
+from octavo.metadata.measured import MeasuredStore
 from octavo.metadata.paths import Paths
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
-from octavo.runtime.errors import DiskFailed, OctavoError
+from octavo.runtime.errors import ConfigError, DiskFailed, OctavoError
 from octavo.runtime.process import run_server
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
@@ -40,7 +42,7 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
     clock, entropy = SystemClock(), SystemEntropy()
     _log.info("bookie-config", **config.model_dump(mode="json"))
     try:
-        store = await connect_store(
+        connected = await connect_store(
             config.metadata_url,
             client_name=config.bookie_id,
             session_timeout_s=config.metadata_session_timeout_s,
@@ -50,7 +52,7 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
     except OctavoError as error:
         _log.error("bookie-refused", cause=error.cause, hint=error.hint)
         return EXIT_REFUSED
-    healing = None
+    store, healing = MeasuredStore(connected, clock), None
     if config.autorecovery:
         healing = Autorecovery(
             store,
@@ -60,11 +62,18 @@ async def serve(config: BookieConfig, stop: asyncio.Event) -> int:
             clock=clock,
             entropy=entropy,
         )
+    server = BookieServer(config, store=store, clock=clock, entropy=entropy)
+    metrics = BookieMetrics(
+        config, server.desk, lambda: server.connections, store=store, healing=healing, clock=clock
+    )
     try:
-        return await serve_with(
-            BookieServer(config, store=store, clock=clock, entropy=entropy), stop, healing
-        )
+        await metrics.start()
+        return await serve_with(server, stop, healing)
+    except ConfigError as error:
+        _log.error("bookie-refused", cause=error.cause, hint=error.hint)
+        return EXIT_REFUSED
     finally:
+        await metrics.close()
         await store.close()
 
 

@@ -154,6 +154,11 @@ class BookieServer:
         return Member(self.config.bookie_id, self.incarnation)
 
     @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._sessions)
+
+    @property
     def ready(self) -> bool:
         """True while requests are answered."""
         return self._state in ("rw", "ro") and not self.failed.done()

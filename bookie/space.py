@@ -23,6 +23,8 @@ class SpaceGauge:
         self._full = False
         self._stalled = False
         self.free_bytes = 0
+        self.total_bytes = 0
+        """0 before the first measurement."""
         self.recovery_allowed = True
         """False when even recovery adds would eat the space kept for fences."""
         self.warn = False
@@ -37,6 +39,7 @@ class SpaceGauge:
         used = 1 - free_bytes / total_bytes if total_bytes else 1.0
         config = self._config
         self.free_bytes = free_bytes
+        self.total_bytes = total_bytes
         self.warn = used >= config.disk_warn_ratio
         self.recovery_allowed = free_bytes >= RECOVERY_RESERVE_SEGMENTS * config.segment_bytes or (
             config.disk_reserve_segments == 0

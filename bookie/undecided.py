@@ -7,8 +7,9 @@ happen without an await between them (B-F1).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from octavo.bookie.adds import AddRequest, Duplicates, Settling
@@ -42,6 +43,12 @@ class StoreStats:
     entries_read: int = 0
     conflicts: int = 0
     unreadable: int = 0
+    refused: Counter[Status] = field(default_factory=Counter[Status])
+    """Entries of adds that were answered with something else than OK."""
+
+    def note_refused(self, statuses: list[Status]) -> None:
+        """An add request was answered with these; rare."""
+        self.refused.update(status for status in statuses if status is not Status.OK)
 
 
 class _Turn(NamedTuple):

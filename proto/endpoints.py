@@ -7,6 +7,7 @@ here, once for all. Addresses are `host:port`, IPv6 in brackets.
     whom           dial                                   listen
     gRPC           open_channel, open_blocking_channel    grpc_server, bind
     framed wire    SocketNetwork.dial                     SocketNetwork.listen ─► Listener
+    HTTP pages                                            listen_streams ─► Listener
     same machine                                          listen_unix   ─► Listener
 
 A peer that is frozen or behind a half-open link sends nothing, not even an end. gRPC notices only
@@ -42,6 +43,7 @@ CANCELLED. gRPC's own 1,000 are too few where thousands of clients begin at one 
 
 Options = tuple[tuple[str, int], ...]
 ServeStream = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+AcceptStream = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 _LIVENESS: Options = (
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
@@ -163,6 +165,23 @@ class SocketNetwork:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(protocol, bare_host(host), port)
         return Listener(server, server.sockets[0].getsockname()[1])
+
+
+async def listen_streams(
+    accept: AcceptStream, host: str, port: int, line_bytes_max: int
+) -> Listener:
+    """Call `accept` for each connection to `host`:`port`, 0 for a free one; it owns the stream.
+
+    Raises ConfigError.
+    """
+    try:
+        server = await asyncio.start_server(accept, bare_host(host), port, limit=line_bytes_max)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {join_address(host, port)}: {error.strerror or error}",
+            hint="choose a free port, or 0",
+        ) from error
+    return Listener(server, server.sockets[0].getsockname()[1])
 
 
 async def listen_unix(serve: ServeStream, path: str, line_bytes_max: int) -> Listener:

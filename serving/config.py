@@ -29,6 +29,13 @@ class BrokerConfig(FrozenSettings):
     """0 picks a free port."""
     advertised_address: str = ""
     """What clients are told; empty: host and the port in use."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the page for Prometheus; 0 takes a free one, which the log names. None: no page.
+    `octavo up` gives one to every server."""
+    metrics_host: str = ""
+    """Address to bind for it; empty: `host`."""
+    metrics_partitions_max: int = Field(default=0, ge=0, le=10_000)
+    """Partitions that have series of their own on the page; 0: none."""
 
     bundles: int = Field(default=64, ge=1, le=4096)
     """Hash ranges of partitions; must be equal on every broker of a cluster (O-1)."""

@@ -229,7 +229,8 @@ class Fetcher:
             size = sum(map(len, reply.batches))
             left -= size
             if size and slot.shell is not None:
-                slot.shell.traffic.read(size)
+                offsets = reply.fields.next_offset - slot.asked.offset
+                slot.shell.traffic.read(offsets, size)
                 nothing_yet = False
                 self._filled_by = (slot.asked.topic, slot.asked.partition)
             replies.append(reply)

@@ -7,6 +7,7 @@ import asyncio
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.paths import Paths
@@ -31,6 +32,7 @@ class LedgerStorage:
         paths: Paths,
         config: BrokerConfig,
         *,
+        counters: LedgerCounters | None = None,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -42,6 +44,7 @@ class LedgerStorage:
                 recovery_timeout_s=config.recovery_timeout_s,
                 quarantine_s=config.bookie_quarantine_s,
             ),
+            counters=counters,
             clock=clock,
             entropy=entropy,
         )

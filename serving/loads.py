@@ -14,6 +14,7 @@ from octavo.runtime.errors import (
     RetriableError,
     UnknownTopic,
 )
+from octavo.runtime.histogram import WORK_SECONDS, Histogram
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.ownership import Ownership
@@ -59,6 +60,8 @@ class PartitionLoads:
         self._slow: set[PartitionKey] = set()  # loads that outlasted somebody's patience already
         self._tasks = TaskOwner("loads of partitions")
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
+        self.seconds = Histogram(WORK_SECONDS)
+        """From the first step of a load to its partition served."""
         self.is_stopping = False
         """No load is begun or finished any more."""
 
@@ -110,6 +113,7 @@ class PartitionLoads:
 
     async def open(self, topic: Topic, partition: int, bundle: int) -> OctavoError | None:
         """Open the partition and serve it; returns why it is not served."""
+        began_s = self._deps.clock.monotonic()
         name = PartitionName(topic.name, topic.topic_id, partition)
         shell = PartitionShell(name, self.settings(topic), self._deps, on_gone=self._on_gone)
         try:
@@ -138,6 +142,7 @@ class PartitionLoads:
         if newest is not None and newest.topic_id == topic.topic_id:
             shell.adopt(self.settings(newest))  # altered while it was loaded
         before = self._served.add(shell, bundle)
+        self.seconds.observe(self._deps.clock.monotonic() - began_s)
         if before is not None:  # the partition of the name's earlier life
             await before.abandon(UnknownTopic(f"topic {topic.name!r} was deleted"))
         return None

@@ -7,17 +7,18 @@ start and stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
 from octavo.metadata.bundles import BundleRegistry
 from octavo.metadata.connect import root_of
 from octavo.metadata.drains import Drains
 from octavo.metadata.load_reports import LoadReports
+from octavo.metadata.measured import MeasuredStore
 from octavo.metadata.paths import Paths
 from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
@@ -43,9 +44,11 @@ from octavo.serving.fleet import Fleet
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.liveness.membership import Membership
 from octavo.serving.load_ahead import LoadAhead
+from octavo.serving.measuring.metrics import BrokerMetrics, BrokerParts
+from octavo.serving.measuring.partitions import PartitionFigures
+from octavo.serving.measuring.requests import RequestTimes
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
-from octavo.serving.partition.traffic import Traffic
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
@@ -97,13 +100,13 @@ class BrokerServer:
     ) -> None:
         self.config = config
         self.address = ""
-        self._store = store
+        self._port = 0
+        store = self._store = MeasuredStore(store, clock)
         self._clock = clock
         self._entropy = entropy
         self._paths = Paths(root_of(config.metadata_url))
-        self._storage: Storage = storage or LedgerStorage(
-            store, self._paths, config, clock=clock, entropy=entropy
-        )
+        self._ledger_counters = LedgerCounters()
+        self._storage: Storage = storage or self._ledger_storage()
         self._topic_catalog = TopicCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
@@ -113,22 +116,13 @@ class BrokerServer:
         self._board = LoadBoard(STALE_INTERVALS * config.load_report_interval_s)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
+        self._tail_cache = TailCache(config.tail_cache_bytes)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
         self.registry = PartitionRegistry(
             self._deps(), self._topics, lambda: self.ownership, self._store_answers
         )
         self.compaction = self._compaction_rounds()
-        self._groups = GroupCoordinator(
-            config=config,
-            clock=clock,
-            store=store,
-            paths=self._paths,
-            catalog=self._topic_catalog,
-            topics=self._topics,
-            registry=self.registry,
-            ownership=lambda: self.ownership,
-            store_answers=self._store_answers,
-        )
+        self._groups = self._group_coordinator()
         self._group_service = GroupService(self._groups, config, clock)
         self._ahead = LoadAhead(self.registry, self._topics, self._topic_catalog, clock)
         self._topic_admin = TopicAdmin(
@@ -153,9 +147,23 @@ class BrokerServer:
         self._changed_topics: set[str] = set()
         """Names to look at; at most the cached ones and the served ones."""
         self._health = health.aio.HealthServicer()
+        self._streams = StreamService(self.registry, config, clock)
+        self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
+        self._request_times = RequestTimes(clock)
+        self.metrics = BrokerMetrics(config, self._measured_parts(), clock)
         self._server: grpc.aio.Server | None = None
         self._member: Membership | None = None
         self._ownership: Ownership | None = None
+
+    def _ledger_storage(self) -> LedgerStorage:
+        return LedgerStorage(
+            self._store,
+            self._paths,
+            self.config,
+            counters=self._ledger_counters,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
 
     def _deps(self) -> PartitionDeps:
         return PartitionDeps(
@@ -164,12 +172,39 @@ class BrokerServer:
             config=self.config,
             clock=self._clock,
             entropy=self._entropy,
-            tail_cache=TailCache(self.config.tail_cache_bytes),
+            tail_cache=self._tail_cache,
             cold=self._cold,
             live_bookies=self._live_bookies,
             metadata_connected=lambda: self._store.session_state is SessionState.CONNECTED,
             certain=lambda: self.ownership.certain(),
             confirm=lambda: self.ownership.confirm(),
+        )
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            config=self.config,
+            clock=self._clock,
+            store=self._store,
+            paths=self._paths,
+            catalog=self._topic_catalog,
+            topics=self._topics,
+            registry=self.registry,
+            ownership=lambda: self.ownership,
+            store_answers=self._store_answers,
+        )
+
+    def _measured_parts(self) -> BrokerParts:
+        return BrokerParts(
+            store=self._store,
+            ledgers=self._ledger_counters,
+            registry=self.registry,
+            figures=self._figures,
+            requests=self._request_times,
+            streams=self._streams,
+            tail_cache=self._tail_cache,
+            bookies=self._storage.bookies,
+            bundles=lambda: 0 if self._ownership is None else len(self._ownership.held),
+            port=lambda: self._port,
         )
 
     def _live_bookies(self) -> int:
@@ -201,7 +236,8 @@ class BrokerServer:
             ("grpc.max_send_message_length", config.max_send_bytes),
         )
         self._server = server
-        port = bind(server, config.host, config.port)
+        await self.metrics.start()
+        self._port = port = bind(server, config.host, config.port)
         self.address = config.advertised_address or join_address(config.host, port)
         me = BrokerInfo(
             config.broker_id, self.address, self._entropy.token(), self._clock.wall_ms()
@@ -229,7 +265,7 @@ class BrokerServer:
             clock=self._clock,
             events=BundleEvents(
                 partitions=self._ahead.partitions_of,
-                taken=self._ahead.taken,
+                taken=self._taken,
                 unload=self.registry.unload_bundle,
                 abandon=self.registry.abandon_bundle,
                 revalidate=self.registry.revalidate_bundle,
@@ -237,13 +273,14 @@ class BrokerServer:
             ),
         )
         await self._ownership.start()
+        measured = self._request_times.measured
         handlers = {
             name: handler
             for service in self._services(self._ownership, cluster_id)
-            for name, handler in service.handlers().items()
+            for name, handler in measured(service.handlers()).items()
         }
         peers = PeerService(member.standing, self._ownership, self._ahead, self._clock)
-        groups = self._group_service.handlers()
+        groups = measured(self._group_service.handlers())
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
@@ -295,17 +332,17 @@ class BrokerServer:
             self._board,
             Counted(
                 me=lambda: member.standing.me,
-                take_traffic=self._take_traffic,
+                take_traffic=self._figures.take,
                 bundles=lambda: len(ownership.held),
             ),
             clock=self._clock,
             interval_s=self.config.load_report_interval_s,
         )
 
-    def _take_traffic(self) -> Iterator[tuple[int, Traffic]]:
-        for shell in self.registry.shells():
-            name = shell.name
-            yield self.registry.bundle(name.topic_id, name.partition), shell.traffic.take()
+    def _taken(self, bundle: int) -> None:
+        """A bundle was taken whose owner is gone."""
+        self._figures.taken(bundle)
+        self._ahead.taken(bundle)
 
     def _shedder(self, member: Membership, ownership: Ownership) -> Shedder:
         known = Known(
@@ -363,7 +400,7 @@ class BrokerServer:
                 board=self._board,
                 clock=self._clock,
             ),
-            StreamService(self.registry, config, self._clock),
+            self._streams,
         ]
 
     async def stop(self) -> None:
@@ -395,6 +432,7 @@ class BrokerServer:
         await self._fleet.close()
         await self._cold.close()
         await self._storage.close()
+        await self.metrics.close()
 
     async def _announce_leaving(self) -> None:
         try:

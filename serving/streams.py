@@ -9,6 +9,7 @@ one request after the other; the next request already in hand cuts a long poll s
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 
 import grpc
@@ -20,6 +21,7 @@ from octavo.proto.errors import abort, to_wire
 from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
+from octavo.runtime.histogram import Histogram
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
@@ -52,10 +54,17 @@ class ProduceStream:
         registry: PartitionRegistry,
         budget: ByteBudget,
         config: BrokerConfig,
+        *,
+        clock: Clock,
+        ack_seconds: Histogram,
     ) -> None:
         self._context = context
         self._registry = registry
         self._budget = budget
+        self._clock = clock
+        self._ack_seconds = ack_seconds
+        self._oldest_s = math.inf
+        """When the first of the batches arrived whose answers are in the outbox."""
         self._pending_max = config.connection_pending_batches
         self._pending = 0
         self._outbox: list[pb.ProduceAck] = []
@@ -103,13 +112,14 @@ class ProduceStream:
     async def _take(self, items: list[ProduceItem]) -> set[PartitionShell]:
         touched: set[PartitionShell] = set()
         failed: dict[tuple[str, int, bytes], list[OctavoError]] = {}
+        arrived_s = self._clock.monotonic()
         for number, one in enumerate(items, 1):
             if number % BREATH_BATCHES == 0:
                 await asyncio.sleep(0)  # other connections have their turn
             batch, where = one.batch, (one.topic, one.partition, one.topic_id)
             self._pending += 1
             self._budget.charge(len(batch))
-            reply = partial(self._answer, one.topic, one.partition, one.correlation, len(batch))
+            reply = partial(self._answer, where, one.correlation, len(batch), arrived_s)
             try:
                 shell = self._registry.find(one.topic, one.partition)
                 if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
@@ -136,17 +146,22 @@ class ProduceStream:
             raise
 
     def _answer(
-        self, topic: str, partition: int, correlation: int, size: int, answer: Answer
+        self,
+        where: tuple[str, int, bytes],
+        correlation: int,
+        size: int,
+        arrived_s: float,
+        answer: Answer,
     ) -> None:
         """Reply; what is refused because its partition is handed over waits for the successor, so
         that the client finds it ready."""
         if isinstance(answer, NotLeader) and "owner_address" not in answer.details:
-            then = partial(self._reply, correlation, size)
-            if self._registry.when_moved(topic, partition, then):
+            then = partial(self._reply, correlation, size, arrived_s)
+            if self._registry.when_moved(where[0], where[1], then):
                 return
-        self._reply(correlation, size, answer)
+        self._reply(correlation, size, arrived_s, answer)
 
-    def _reply(self, correlation: int, size: int, answer: Answer) -> None:
+    def _reply(self, correlation: int, size: int, arrived_s: float, answer: Answer) -> None:
         self._pending -= 1
         self._budget.release(size)
         if isinstance(answer, OctavoError):
@@ -160,6 +175,8 @@ class ProduceStream:
                 producer_was_unknown=answer.producer_was_unknown,
             )
         self._outbox.append(ack)
+        if arrived_s < self._oldest_s:
+            self._oldest_s = arrived_s
         self._answered.set()
 
     async def _write(self) -> None:
@@ -169,7 +186,9 @@ class ProduceStream:
             acks, self._outbox = self._outbox, []
             if acks:
                 self._leaving = len(acks)
+                oldest_s, self._oldest_s = self._oldest_s, math.inf
                 await self._context.write(pb.ProduceReply(acks=acks))
+                self._ack_seconds.observe(self._clock.monotonic() - oldest_s)
                 self._leaving = 0
                 self._room.set()
             elif self._ended and not self._pending:

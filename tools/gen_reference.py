@@ -1,4 +1,4 @@
-"""Write docs/reference/ from the code: settings and errors; `--check` fails when they differ.
+"""Write docs/reference/ from the code: settings, errors, metrics; `--check`: whether they differ.
 
 Run as `python tools/gen_reference.py [--check]`. What a setting means is the text below its field,
 its range what the code checks: nothing here is said twice.
@@ -21,6 +21,8 @@ from pydantic_core import PydanticUndefined
 from octavo.bookie.config import BookieConfig
 from octavo.client.autorecovery.settings import AutorecoveryConfig
 from octavo.client.messaging import config as client_config
+from octavo.metrics import catalogue
+from octavo.metrics.catalogue import Metric
 from octavo.proto.errors import GRPC_CODES
 from octavo.runtime.config import FrozenSettings
 from octavo.runtime.error_base import OctavoError, all_error_classes
@@ -225,7 +227,43 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page}
+def metric_row(metric: Metric) -> str:
+    """A metric as a line of a table."""
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    meaning = metric.meaning + (f"; needs `{metric.setting}`" if metric.setting else "")
+    return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {meaning} |"
+
+
+def metrics_page() -> str:
+    """docs/reference/metrics.md."""
+    lines = ["# Metrics", "", GENERATED, ""]
+    lines += [
+        "What the pages for Prometheus show, `http://HOST:PORT/metrics` of each server. A series",
+        "is left out while its value is not known; a name is always told. Histograms have buckets",
+        "listed below the tables. Labels hold no principal, key or address.",
+        "",
+    ]
+    groups = (
+        ("Brokers and bookies", catalogue.BOTH),
+        ("Brokers", catalogue.BROKER),
+        ("Bookies", catalogue.BOOKIE),
+    )
+    for title, servers in groups:
+        lines += [f"## {title}", ""]
+        lines += ["| name | kind | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+        lines += [metric_row(m) for m in catalogue.ALL if m.servers == servers]
+        lines += [""]
+    lines += ["## Buckets", ""]
+    by_buckets: dict[tuple[float, ...], list[str]] = {}
+    for metric in catalogue.ALL:
+        if metric.buckets:
+            by_buckets.setdefault(metric.buckets, []).append(f"`{metric.name}`")
+    for buckets, names in by_buckets.items():
+        lines.append(f"- {', '.join(names)}: {', '.join(f'{bound:g}' for bound in buckets)}")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "metrics.md": metrics_page}
 
 
 def main() -> int:

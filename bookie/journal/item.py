@@ -32,7 +32,8 @@ ControlRecord = tuple[RecordType, int, int]
 class JournalItem:
     """One unit of work of the stream: control records, then entries; acknowledged as a whole.
 
-    Made on the loop, not changed after `submit()` except `offset`, which the commit thread sets.
+    Made on the loop, not changed after `submit()` except `offset`, which the commit thread sets,
+    and `submitted_s`, which is the loop's.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class JournalItem:
         "records",
         "reserve",
         "run",
+        "submitted_s",
     )
 
     def __init__(
@@ -71,6 +73,8 @@ class JournalItem:
         """The entries as one piece, if they lie back to back in memory."""
         self.records = len(entries) + len(controls)
         self.nbytes = sum(map(len, entries)) + CONTROL.size * len(controls)
+        self.submitted_s = 0.0
+        """When it was queued, as the writer's clock says; not later than that."""
         self.offset = 0
         """Where the first record's bytes lie in the segment."""
 

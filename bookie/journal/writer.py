@@ -54,6 +54,7 @@ from octavo.runtime.disk import Appender, Disk
 from octavo.runtime.doorbell import Doorbell
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import IllegalStateError
+from octavo.runtime.histogram import GROUP_RECORDS, SYNC_SECONDS, Histogram
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.workers import Worker
 
@@ -103,6 +104,13 @@ class JournalWriter:
         self._queue = JournalQueue(options)
         self.has_room = self._queue.has_room  # asked for each frame: no hop
         self.fill = self._queue.fill
+        self._rung_s = 0.0
+        self.add_seconds = Histogram(SYNC_SECONDS)
+        """Of each group, from its oldest add to its acknowledgement; the loop writes it."""
+        self.group_sizes = Histogram(GROUP_RECORDS)
+        """Records of each group; the loop writes it."""
+        self.sync_seconds = Histogram(SYNC_SECONDS)
+        """Syncs of any kind; the commit thread writes it."""
         # The rest belongs to the commit thread, or to open() before it runs.
         self._core = JournalCore(template, options, self._queue)
         self._appender: Appender | None = None
@@ -204,7 +212,9 @@ class JournalWriter:
         A lazy item waits for the next group, `idle_mark_s` at most; many of them make a group.
         """
         if self._queue.submit(item):
+            self._rung_s = self._clock.monotonic()
             self._bell.ring()
+        item.submitted_s = self._rung_s
 
     def abandon(self) -> None:
         """Close a stream that was opened and never started, giving its unused space back; what was
@@ -222,15 +232,26 @@ class JournalWriter:
         self._worker.join()
 
     def _acknowledge(self, items: list[JournalItem], status: Status) -> None:
-        if self._queue.refusing:
+        queue = self._queue
+        if queue.refusing:
             return
-        self._queue.settle(items)
+        before = queue.queued_records
+        queue.settle(items)
+        self._measure(items, before - queue.queued_records)
         try:
             for item in items:
                 item.on_done(status)
         except Exception as error:  # noqa: BLE001 - whatever a callback broke: fail-stop
             # The items behind it stay unanswered; the failure drops their connections.
             self._report_failure(error)
+
+    def _measure(self, items: list[JournalItem], records: int) -> None:
+        """Once for a group; lazy items wait on purpose, and do not count."""
+        self.group_sizes.observe(records)
+        for item in items:
+            if not item.lazy:
+                self.add_seconds.observe(self._clock.monotonic() - item.submitted_s)
+                return
 
     def _report_failure(self, error: BaseException) -> None:
         self._queue.refusing = True
@@ -278,7 +299,9 @@ class JournalWriter:
 
     def _sync(self, _action: SyncSegment) -> list[Action]:
         assert self._file is not None
+        began_s = self._clock.monotonic()
         self._file.sync()
+        self.sync_seconds.observe(self._clock.monotonic() - began_s)
         return self._core.synced()
 
     def _answer(self, action: Acknowledge) -> list[Action]:

@@ -92,6 +92,8 @@ class Auditor:
         self._known_of: frozenset[Member] = frozenset()
         self._known_since_s = 0.0
         self._core: AuditCore | None = None
+        self.report: AuditReport | None = None
+        """Of the last whole pass since this process was elected."""
 
     async def run(self) -> None:
         """Until cancelled; a store that is away is waited for."""
@@ -106,6 +108,11 @@ class Auditor:
                 await self._clock.sleep(self._settings.fleet_poll_s)
         finally:
             await self._tasks.close()
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether this process is the auditor, as of its last look."""
+        return self._core is not None
 
     async def resign(self) -> None:
         """Let another process be elected at once."""
@@ -125,6 +132,7 @@ class Auditor:
                     settings.lost_delay_s, settings.audit_interval_s, settings.audit_recheck_s
                 )
             )
+            self.report = None  # what it saw when it was elected before may be old
             _log.info("auditor-elected", name=self._name)
         core = self._core
         fleet = await self._fleets.read()
@@ -179,6 +187,7 @@ class Auditor:
             )
 
     async def _tell(self, report: AuditReport) -> None:
+        self.report = report
         log = _log.info if report.short or report.unchecked or report.unreadable else _log.debug
         log(
             "audit-pass",

@@ -14,9 +14,10 @@ from octavo.client.autorecovery.worker import Attempt, LedgerRepairer, RepairSta
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.paths import Paths
-from octavo.metadata.repairs import RepairCatalog
+from octavo.metadata.repairs import AuditReport, RepairCatalog
 from octavo.metadata.store import MetadataStore
 from octavo.proto import bookie_pb2
 from octavo.runtime.clock import Clock
@@ -99,6 +100,21 @@ class Autorecovery:
     def stats(self) -> RepairStats:
         """What the workers did."""
         return self._repairer.stats
+
+    @property
+    def ledger_counters(self) -> LedgerCounters:
+        """What its ledger client did."""
+        return self._client.counters
+
+    @property
+    def is_auditor(self) -> bool:
+        """Whether this process is elected now."""
+        return self._auditor.is_elected
+
+    @property
+    def audit(self) -> AuditReport | None:
+        """What the last whole walk saw; None unless this process is the auditor and made one."""
+        return self._auditor.report if self._auditor.is_elected else None
 
     def tell(self, reply: bookie_pb2.InfoReply) -> None:
         """Set the gauges of what the workers of this process did (7.3)."""

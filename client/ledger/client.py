@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.client.ledger.ensemble_change import EnsembleChanger, candidates_of
 from octavo.client.ledger.placement import choose_ensemble, size_for
 from octavo.client.ledger.pool import BookiePool
@@ -56,10 +57,13 @@ class LedgerClient:
         *,
         config: LedgerClientConfig | None = None,
         network: Network | None = None,
+        counters: LedgerCounters | None = None,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self.config = config or LedgerClientConfig()
+        self.counters = counters or LedgerCounters()
+        """What this client did since it started."""
         self.catalog = LedgerCatalog(store, paths, clock=clock, entropy=entropy)
         self.directory = BookieDirectory(store, paths, clock=clock)
         self._store = store
@@ -80,6 +84,7 @@ class LedgerClient:
             self.directory,
             self.pool,
             config=self.config,
+            counters=self.counters,
             clock=clock,
             entropy=entropy,
         )
@@ -88,6 +93,7 @@ class LedgerClient:
             self.directory,
             self.pool,
             config=self.config,
+            counters=self.counters,
             clock=clock,
             entropy=entropy,
         )
@@ -172,6 +178,7 @@ class LedgerClient:
             above=above,
             reserved=reserved,
         )
+        self.counters.degraded_ledgers += sized.degraded
         core = QuorumCore(
             sized.quorum,
             [candidate.member for candidate in ensemble],

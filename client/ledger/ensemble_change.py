@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum_actions import CommitEnsemble, FailedSlot
@@ -122,6 +123,7 @@ class EnsembleChanger:
         pool: BookiePool,
         *,
         config: LedgerClientConfig,
+        counters: LedgerCounters,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -130,6 +132,7 @@ class EnsembleChanger:
         self._directory = directory
         self._pool = pool
         self._config = config
+        self._counters = counters
         self._clock = clock
         self._entropy = entropy
 
@@ -220,12 +223,15 @@ class EnsembleChanger:
         sent = False
         while True:
             try:
-                return await self._catalog.update(ledger_id, change, known=known)
+                changed = await self._catalog.update(ledger_id, change, known=known)
             except UnknownOutcome:
                 sent = True  # it may be committed: only a read can tell (M-3)
             except (MetadataUnavailable, VersionConflict) as error:
                 if not sent:
                     _log.warning("ensemble change of ledger %d deferred: %s", ledger_id, error)
                     return None
+            else:
+                self._counters.ensemble_changes += 1
+                return changed
             known = None
             await self._clock.sleep(backoff.next_s())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.config import LedgerClientConfig
+from octavo.client.ledger.counters import LedgerCounters
 from octavo.client.ledger.ensemble_change import spares_for
 from octavo.client.ledger.placement import DomainRule
 from octavo.client.ledger.pool import BookiePool
@@ -40,6 +41,7 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
     LedgerConflict,
     MetadataUnavailable,
+    NoSuchLedger,
     ReadUnknown,
     UnknownOutcome,
     VersionConflict,
@@ -61,6 +63,7 @@ class LedgerRecovery:
         pool: BookiePool,
         *,
         config: LedgerClientConfig,
+        counters: LedgerCounters,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -69,6 +72,7 @@ class LedgerRecovery:
         self._pool = pool
         self._calls = BookieCalls(pool)
         self._config = config
+        self._counters = counters
         self._clock = clock
         self._entropy = entropy
 
@@ -80,7 +84,23 @@ class LedgerRecovery:
         LedgerConflict at once.
         """
         _log.info("%s recovers ledger %d", self._config.client_name, ledger_id)  # RD-9
-        deadline = self._clock.monotonic() + timeout_s
+        began_s, count = self._clock.monotonic(), self._counters.recoveries
+        try:
+            closed = await self._recover(ledger_id, began_s + timeout_s)
+        except ReadUnknown:
+            count["undecided"] += 1
+            raise
+        except LedgerConflict:
+            count["conflict"] += 1
+            raise
+        except NoSuchLedger:
+            count["gone"] += 1
+            raise
+        count["closed"] += 1
+        self._counters.recovery_seconds.observe(self._clock.monotonic() - began_s)
+        return closed
+
+    async def _recover(self, ledger_id: LedgerId, deadline: float) -> LedgerMetadata:
         config = self._config
         backoff = Backoff(self._entropy, initial_s=config.retry_initial_s, max_s=config.retry_max_s)
         while True:

@@ -6,6 +6,7 @@ import grpc
 
 from octavo.proto import broker_pb2 as pb
 from octavo.runtime.clock import Clock
+from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.registry import PartitionRegistry
@@ -22,6 +23,12 @@ class StreamService:
         self._clock = clock
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
+        self.producing = 0
+        """Open produce streams."""
+        self.fetching = 0
+        """Open fetch streams."""
+        self.ack_seconds = Histogram(REQUEST_SECONDS)
+        """Of each message with answers, what its longest waiting batch waited."""
 
     def handlers(self) -> Handlers:
         """See `Service`."""
@@ -33,9 +40,24 @@ class StreamService:
         }
 
     async def _produce(self, _requests: object, context: Context) -> None:
-        await ProduceStream(context, self._registry, self._produce_budget, self._config).run()
+        stream = ProduceStream(
+            context,
+            self._registry,
+            self._produce_budget,
+            self._config,
+            clock=self._clock,
+            ack_seconds=self.ack_seconds,
+        )
+        self.producing += 1
+        try:
+            await stream.run()
+        finally:
+            self.producing -= 1
 
     async def _fetch(self, _requests: object, context: Context) -> None:
-        await FetchStream(
-            context, self._registry, self._fetch_budget, self._config, self._clock
-        ).run()
+        stream = FetchStream(context, self._registry, self._fetch_budget, self._config, self._clock)
+        self.fetching += 1
+        try:
+            await stream.run()
+        finally:
+            self.fetching -= 1

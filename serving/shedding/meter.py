@@ -76,7 +76,7 @@ class LoadMeter:
             records_in_per_s=round(total.records_in / elapsed_s),
             partitions=held.partitions,
             bundles=held.bundles,
-            shares=_shares(traffic, _weight(total)),
+            shares=_shares(traffic, weight_of(total)),
         )
 
     def is_news(self, load: Load) -> bool:
@@ -99,14 +99,15 @@ def _part(share: float) -> float:
     return min(1.0, max(0.0, round(share, 4)))
 
 
-def _weight(traffic: Traffic) -> int:
+def weight_of(traffic: Traffic) -> int:
+    """How much it gives a broker to do, as far as one partition can be told from another."""
     handled = traffic.batches_in + traffic.reads
     return traffic.bytes_in + traffic.bytes_out + BATCH_BYTES * handled
 
 
 def _shares(traffic: Mapping[int, Traffic], total: int) -> dict[int, float]:
     """The bundles with the most to do, and their parts of everything."""
-    weights = {bundle: weight for bundle, one in traffic.items() if (weight := _weight(one))}
+    weights = {bundle: weight for bundle, one in traffic.items() if (weight := weight_of(one))}
     largest = sorted(weights, key=lambda bundle: (-weights[bundle], bundle))[:REPORT_BUNDLES_MAX]
     return {bundle: round(weights[bundle] / total, 4) for bundle in largest}
 

@@ -72,9 +72,14 @@ async def test_the_bundles_of_a_dead_broker_are_taken_though_its_session_lives_a
     theirs = dead.ownership.held
     died_s = time.monotonic()
     await die(dead)
+    partitions = len(dead.registry)
     await until(lambda: theirs <= alive.ownership.held)
     assert time.monotonic() - died_s >= LEASE_S  # what it may have answered counted so long
     assert [broker.broker_id for broker in alive._brokers.live()] == ["broker-2"]  # pyright: ignore[reportPrivateUsage]
+    seconds = alive._figures.take_over_seconds  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: sum(seconds.counts) == partitions)
+    assert partitions
+    assert len(alive.registry) == PARTITIONS
 
 
 async def test_a_deputy_replaces_the_leader_and_the_leader_a_deputy(cluster: Loopback) -> None:

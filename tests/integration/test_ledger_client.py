@@ -116,6 +116,7 @@ async def test_failed_bookie_is_replaced_by_a_spare(ledgers: FakeCluster) -> Non
     await victim.stop()
     await write(writer, b"1", b"2")
     await until(lambda: len(writer.metadata.fragments) == 2)
+    assert client.counters.ensemble_changes == 1
     start, members = writer.metadata.last_fragment
     assert 1 <= start <= 3  # at the LAC of that moment, plus one
     assert spare.bookie_id in {m.bookie_id for m in members}
@@ -224,6 +225,8 @@ async def test_recovery_evicts_the_writer_and_closes(ledgers: FakeCluster) -> No
     await write(writer, b"0", b"1", b"22")
     closed = await second.recover_ledger(writer.ledger_id)
     assert (closed.last_entry, closed.length) == (2, 4)
+    assert second.counters.recoveries["closed"] == 1
+    assert sum(second.counters.recovery_seconds.counts) == 1
     with pytest.raises(UnknownOutcome) as info:
         await writer.append(b"zombie")
     assert info.value.details["reason"] == "FENCED"
@@ -302,6 +305,8 @@ async def test_recovery_with_one_bookie_away_and_not_with_two(ledgers: FakeClust
         await second.recover_ledger(writer.ledger_id, timeout_s=0.3)
     state = (await second.catalog.read(writer.ledger_id)).metadata.state
     assert state is LedgerState.IN_RECOVERY  # nothing was guessed
+    assert second.counters.recoveries == {"closed": 0, "undecided": 1, "conflict": 0, "gone": 0}
+    assert second.counters.recovery_seconds.total == 0  # only of those that ended well
     await ledgers.bookies[1].start()
     assert (await second.recover_ledger(writer.ledger_id)).last_entry == 1
 
@@ -338,6 +343,7 @@ async def test_degraded_creation_and_refusal(ledgers: FakeCluster) -> None:
     await until(lambda: len(client.directory.live()) == 2)
     writer = await client.create_ledger(Q332, {})
     assert writer.metadata.degraded
+    assert client.counters.degraded_ledgers == 1
     assert writer.metadata.quorum == Quorum(2, 2, 2)
     await write(writer, b"0")
     assert not writer.wants_roll
@@ -590,3 +596,4 @@ async def test_delete_and_missing_ledger(ledgers: FakeCluster) -> None:
         await client.open_reader(writer.ledger_id)
     with pytest.raises(NoSuchLedger):
         await client.recover_ledger(writer.ledger_id)
+    assert client.counters.recoveries["gone"] == 1

@@ -20,13 +20,14 @@ from octavo.bookie.journal.segment import (
     MAX_SEGMENT_BYTES,
     START,
     Position,
+    RecordType,
     SegmentHeader,
     segment_name,
 )
 from octavo.bookie.journal.segment import segment_number as number_of
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.proto.bookie_wire import Status
-from octavo.runtime.clock import SystemClock
+from octavo.runtime.clock import Clock, ManualClock, SystemClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import IllegalStateError, InvariantViolation
 from tests.bookie_rig import DEADLINE_S, until
@@ -71,7 +72,7 @@ class AllButRemovals(random.Random):
 class Stream:
     """A writer in segment 1 and what it reported."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, clock: Clock | None = None) -> None:
         self.disk = disk
         self.noted: list[Position] = []
         self.published: list[CommittedGroup | RetiredSegment] = []
@@ -84,7 +85,7 @@ class Stream:
             disk,
             SegmentHeader(0, INSTANCE, zero, zero, 0, 0, START),
             OPTIONS,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             entropy=SeededEntropy(1),
             on_durable=self.noted.append,
             sink=self._sink,
@@ -109,6 +110,14 @@ class Stream:
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.writer.stop)
+
+    def measured(self) -> tuple[int, int, int, float]:
+        """How many groups, acknowledged adds of groups, syncs, and records of all groups."""
+        writer = self.writer
+        groups, adds, syncs = (
+            sum(one.counts) for one in (writer.group_sizes, writer.add_seconds, writer.sync_seconds)
+        )
+        return groups, adds, syncs, writer.group_sizes.total
 
 
 def log_of(disk: Disk) -> list[bytes]:
@@ -233,3 +242,33 @@ async def test_a_stream_is_opened_once_and_started_once() -> None:
     await stream.stop()
     with pytest.raises(IllegalStateError, match="open"):
         stream.writer.start()
+
+
+async def test_groups_are_measured_once_each_and_lazy_items_wait_on_purpose() -> None:
+    stream = Stream(Disk())
+    before = stream.measured()[2]  # of the segment's header
+    stream.writer.start()
+    assert await stream.add(b"one") is Status.OK
+    assert await stream.add(b"two") is Status.OK
+    groups, adds, syncs, records = stream.measured()
+    assert (groups, adds, records) == (2, 2, 2)
+    assert syncs - before >= 2
+    assert stream.writer.add_seconds.total >= stream.writer.sync_seconds.total / syncs
+    told: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+    control = (RecordType.EXPLICIT_LAC, 1, 0)
+    stream.writer.submit(JournalItem([], [], told.set_result, controls=(control,), lazy=True))
+    await stream.stop()  # it waits for nothing else
+    assert await asyncio.wait_for(told, DEADLINE_S) is Status.OK
+    assert stream.measured()[:2] == (3, 2)
+
+
+async def test_an_add_that_waits_in_the_queue_counts_from_when_it_was_queued() -> None:
+    clock = ManualClock()
+    stream = Stream(Disk(), clock)
+    stream.writer.start()
+    told: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+    stream.writer.submit(JournalItem([(1, 0, -1, 0, 0)], [b"x"], told.set_result))
+    clock.advance(0.5)  # before the answer, which comes on this loop, can be met
+    assert await asyncio.wait_for(told, DEADLINE_S) is Status.OK
+    assert stream.writer.add_seconds.total == pytest.approx(0.5)
+    await stream.stop()

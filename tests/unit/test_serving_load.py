@@ -57,9 +57,12 @@ def test_a_partition_counts_by_batch_and_from_one_look_to_the_next() -> None:
     assert traffic.take() == Traffic()
     traffic.wrote(100, 5_000)
     traffic.wrote(1, 50)
-    traffic.read(7_000)
-    assert traffic.take() == Traffic(5_050, 101, 2, 7_000, 1)
+    traffic.read(40, 7_000)
+    assert traffic.take() == Traffic(5_050, 101, 2, 7_000, 1, 40)
     assert traffic.take() == Traffic()
+    traffic.read(2, 10)
+    assert traffic.take() == Traffic(bytes_out=10, reads=1, records_out=2)
+    assert traffic.total == Traffic(5_050, 101, 2, 7_010, 2, 42)  # a look takes nothing away
     assert Traffic(1, 2, 3, 4, 5).plus(Traffic(1, 1, 1, 1, 1)) == Traffic(2, 3, 4, 5, 6)
 
 

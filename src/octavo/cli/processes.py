@@ -44,6 +44,7 @@ def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE)
             "address": cluster.metadata,
             "state": "ready" if alive else "down",
             "log": cluster.metadata_log,
+            "metrics": "",
         }
     ]
     rows += [_row(entry, alive, seen.get(entry.name, _Seen())) for entry in cluster.children]
@@ -90,6 +91,7 @@ def _row(entry: ProcessEntry, alive: bool, seen: _Seen) -> Row:
         "address": entry.address,
         "state": state,
         "log": entry.log,
+        "metrics": entry.metrics_address,
     }
 
 

@@ -32,6 +32,11 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be started any more."""
+        return self._closed
+
     def spawn(self, coro: Coroutine[Any, Any, object], *, name: str) -> asyncio.Task[Any]:
         """Start `coro` as a task of this owner; must not be called after `close()`."""
         if self._closed:

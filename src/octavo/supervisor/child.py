@@ -136,6 +136,7 @@ class Child:
             health_address=self.spec.health_address,
             log=str(self.spec.log),
             state=self.state,
+            metrics_address=self.spec.metrics_address,
             exit_code=self.exit_code,
         )
 

@@ -41,6 +41,8 @@ class ProcessEntry:
     health_address: str
     log: str
     state: State
+    metrics_address: str = ""
+    """Where its page for Prometheus is; empty: nowhere."""
     exit_code: int | None = None
     """Set while it is down after having run; negative: the signal that ended it."""
 
@@ -188,6 +190,7 @@ def _parse_child(raw: object) -> ProcessEntry:
         health_address=_typed(fields, "health_address", str),
         log=_typed(fields, "log", str),
         state=state,
+        metrics_address=_typed({"metrics_address": "", **fields}, "metrics_address", str),
         exit_code=exit_code,
     )
 

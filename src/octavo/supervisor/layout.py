@@ -61,21 +61,31 @@ def plan(spec: ClusterSpec, old: ClusterFile | None, entropy: Entropy) -> Layout
         control = None
         if role == "bookie":
             control = ports.choose_free(spec.host, taken, entropy, before_health)
-        children.append(_child(spec, role, name, port, control, metadata_url))
+        before_metrics = _port_of(known.metrics_address) if known is not None else None
+        metrics = ports.choose_free(spec.host, taken, entropy, before_metrics)
+        children.append(_child(spec, role, name, port, control, metadata_url, metrics_port=metrics))
     return Layout(metadata_url, metadata_port, tuple(children))
 
 
 def _child(
-    spec: ClusterSpec, role: Role, name: str, port: int, control_port: int | None, url: str
+    spec: ClusterSpec,
+    role: Role,
+    name: str,
+    port: int,
+    control_port: int | None,
+    url: str,
+    *,
+    metrics_port: int,
 ) -> ChildSpec:
+    settings = {"metrics_port": str(metrics_port)}
     if role == "bookie":
-        settings = {
+        settings |= {
             "metadata_session_timeout_s": SESSION_TIMEOUT_S,
             "segment_bytes": JOURNAL_SEGMENT_BYTES,
             **spec.bookie_settings,
         }
     else:
-        settings = {"session_timeout_s": SESSION_TIMEOUT_S, **spec.quorum_settings()}
+        settings |= {"session_timeout_s": SESSION_TIMEOUT_S, **spec.quorum_settings()}
         settings.update(spec.broker_settings)
     return ChildSpec(
         role=role,

@@ -109,6 +109,14 @@ class ChildSpec:
         return join_address(self.host, self.port)
 
     @property
+    def metrics_address(self) -> str:
+        """Where the page for Prometheus is; empty: nowhere."""
+        port = self.settings.get("metrics_port", "")
+        if not port.isdecimal() or int(port) == 0:
+            return ""
+        return join_address(self.settings.get("metrics_host") or self.host, int(port))
+
+    @property
     def health_address(self) -> str:
         """Where grpc.health.v1 answers."""
         return join_address(self.host, self.control_port or self.port)

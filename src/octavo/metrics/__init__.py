@@ -1,0 +1,1 @@
+"""What servers tell of themselves: the catalogue of metrics, and the page that shows them."""
