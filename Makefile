@@ -102,6 +102,9 @@ bench-groups: $(READY) ## reading in a group beside reading without one, in turn
 client-load: $(READY) ## 2,000 clients on one broker: memory of each, time to settle, CPU at rest and at work; ARGS="--clients n"
 	@PYTHONPATH=. $(PY) -m tools.client_load $(ARGS)
 
+topic-load: $(READY) ## 10,000 topics with 100,000 partitions: list, describe, start of a broker, memory; ARGS="--topics n"
+	@PYTHONPATH=. $(PY) -m tools.topic_load $(ARGS)
+
 take-over: $(READY) ## 1,000 partitions of a broker that is killed, taken by another: for how long they are away, and its CPU
 	@PYTHONPATH=. $(PY) -m tools.take_over $(ARGS)
 

@@ -16,7 +16,15 @@ import grpc
 
 from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
-from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
+from octavo.metadata.store import (
+    Child,
+    Scanned,
+    SessionState,
+    Unsubscribe,
+    Version,
+    Versioned,
+    life_of,
+)
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
@@ -165,10 +173,7 @@ class EmbeddedStore:
     async def get(self, key: str) -> Versioned | None:
         """The committed value; raises MetadataCorrupt (M-7)."""
         reply = await self._ask(wire.ClientMessage(get=wire.Get(key=check_key(key))))
-        value = reply.value
-        if not value.found:
-            return None
-        return Versioned(unseal(key, value.value), Version(value.version, value.life))
+        return _versioned(key, reply.value) if reply.value.found else None
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
@@ -195,6 +200,12 @@ class EmbeddedStore:
         """Sorted names of direct children."""
         reply = await self._ask(wire.ClientMessage(children=wire.Children(key=check_key(key))))
         return list(reply.names.names)
+
+    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """Direct children behind `after`, with their values."""
+        scan = wire.Scan(key=check_key(key), after=after, limit=limit)
+        found = (await self._ask(wire.ClientMessage(scan=scan))).scanned
+        return Scanned([_child(key, child) for child in found.children], found.more_after)
 
     async def fetch_add(self, key: str) -> int:
         """Add one and return the new value."""
@@ -397,6 +408,19 @@ class EmbeddedStore:
             if unanswered == UNANSWERED_PINGS_MAX:
                 connection.cut()
                 return
+
+
+def _versioned(key: str, value: wire.Value) -> Versioned:
+    return Versioned(unseal(key, value.value), Version(value.version, value.life))
+
+
+def _child(key: str, child: wire.Child) -> Child:
+    if child.damage:
+        return Child(child.name, MetadataCorrupt(child.damage))
+    try:
+        return Child(child.name, _versioned(f"{key}/{child.name}", child.value))
+    except MetadataCorrupt as error:
+        return Child(child.name, error)
 
 
 def _version(reply: wire.ServerMessage) -> Version:

@@ -29,7 +29,7 @@ import grpc
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.envelope import OVERHEAD_BYTES
 from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_value
-from octavo.metadata.store import Version, life_of
+from octavo.metadata.store import Child, Version, Versioned, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.endpoints import bind, grpc_server
@@ -325,13 +325,13 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         operation = message.WhichOneof("operation")
         if operation == "get":
             found = tree.get(check_key(message.get.key))
-            value = wire.Value(
-                found=found is not None,
-                value=found.value if found else b"",
-                version=found.version if found else 0,
-                life=life_of(found.version) if found else 0,
-            )
-            return wire.ServerMessage(value=value), []
+            return wire.ServerMessage(value=_value(found)), []
+        if operation == "scan":
+            scan = message.scan
+            part = tree.scan(check_key(scan.key), scan.after, scan.limit)
+            children = [_child(child) for child in part.children]
+            scanned = wire.Scanned(children=children, more_after=part.more_after)
+            return wire.ServerMessage(scanned=scanned), []
         if operation == "children":
             names = tree.children(check_key(message.children.key))
             return wire.ServerMessage(names=wire.Names(names=names)), []
@@ -441,6 +441,19 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await self._thread.run(call)
+
+
+def _value(found: Versioned | None) -> wire.Value:
+    if found is None:
+        return wire.Value()
+    version = found.version
+    return wire.Value(found=True, value=found.value, version=version, life=life_of(version))
+
+
+def _child(child: Child) -> wire.Child:
+    if isinstance(child.found, MetadataCorrupt):
+        return wire.Child(name=child.name, damage=child.found.cause)
+    return wire.Child(name=child.name, value=_value(child.found))
 
 
 def _expected(write: wire.Put | wire.Delete) -> Version | None:

@@ -33,7 +33,8 @@ from octavo.metadata.embedded_proof import (
 )
 from octavo.metadata.envelope import SEALED_EMPTY
 from octavo.metadata.keys import name_of, parent_of, parents_of
-from octavo.metadata.store import Version, Versioned, life_of
+from octavo.metadata.scanning import SCAN_BYTES_MAX
+from octavo.metadata.store import Child, Scanned, Version, Versioned, life_of
 from octavo.runtime.errors import (
     IllegalStateError,
     KeyExists,
@@ -163,6 +164,25 @@ class SqliteTree:
     def children(self, key: str) -> list[str]:
         """Sorted names of direct children."""
         return sorted(self._nodes.get(key, ()))
+
+    def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """Direct children behind `after`, with their values; those that are damaged say so."""
+        names = [name for name in self.children(key) if name > after]
+        found: list[Child] = []
+        size_bytes = 0
+        at = 0
+        while at < min(len(names), limit) and size_bytes < SCAN_BYTES_MAX:
+            name = names[at]
+            at += 1
+            try:
+                entry = self.get(f"{key.rstrip('/')}/{name}")
+            except MetadataCorrupt as error:
+                found.append(Child(name, error))
+                continue
+            if entry is not None:
+                found.append(Child(name, entry))
+                size_bytes += len(entry.value)
+        return Scanned(found, names[at - 1] if 0 < at < len(names) else "")
 
     def create(self, key: str, value: bytes, session_id: int) -> tuple[int, list[str]]:
         """Create `key` and missing parents; `session_id` 0 means not ephemeral."""

@@ -17,7 +17,8 @@ from typing import TypeVar
 from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
 from octavo.metadata.memory_tree import MemoryTree
-from octavo.metadata.store import SessionState, Unsubscribe, Versioned
+from octavo.metadata.scanning import scan_by_reading
+from octavo.metadata.store import Scanned, SessionState, Unsubscribe, Versioned
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.errors import (
@@ -200,6 +201,10 @@ class MemoryStore:
         """Sorted names of direct children."""
         check_key(key)
         return await self._read("children", lambda: self._view().children(key))
+
+    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """Direct children behind `after`, with their values."""
+        return await scan_by_reading(self, check_key(key), after, limit)
 
     async def fetch_add(self, key: str) -> int:
         """Add one and return the new value."""

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol, Self
 
+from octavo.runtime.errors import MetadataCorrupt
+
 
 class Version(int):
     """A key's version and, where known, which of the key's lives it belongs to.
@@ -45,6 +47,22 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+
+
+class Child(NamedTuple):
+    """A direct child of a key that was scanned."""
+
+    name: str
+    found: Versioned | MetadataCorrupt
+    """Its value, or why that cannot be used (M-7)."""
+
+
+class Scanned(NamedTuple):
+    """A part of a key's children, in order of their names."""
+
+    children: list[Child]
+    more_after: str
+    """The name behind which others follow; empty: these were all."""
 
 
 class SessionState(Enum):
@@ -108,6 +126,14 @@ class MetadataStore(Protocol):
 
     async def children(self, key: str) -> list[str]:
         """Sorted names of the direct children; empty when the key does not exist."""
+        ...
+
+    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """Direct children whose names sort behind `after`, with values as one server sees them.
+
+        At most `limit`, and fewer where they are large; empty when the key does not exist. A value
+        that changes meanwhile is as it was or as it is. Raises MetadataUnavailable.
+        """
         ...
 
     async def fetch_add(self, key: str) -> int:

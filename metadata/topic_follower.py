@@ -11,11 +11,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from octavo.metadata.paths import Paths
-from octavo.metadata.store import MetadataStore, Unsubscribe
-from octavo.metadata.topics import CONCURRENT_READS, Topic
+from octavo.metadata.store import MetadataStore, Unsubscribe, Versioned
+from octavo.metadata.topic_record import Topic
 from octavo.runtime.errors import MetadataCorrupt, OctavoError, UnsupportedVersion
 from octavo.runtime.telemetry import get_logger
 
+CONCURRENT_READS = 32
+SCAN_FROM = 3
+"""So many marked records of one directory are read with it, in a scan."""
+SCAN_LIMIT = 1_000
 FOLLOWED_TOPICS_MAX = 100_000
 """Topics beyond are not followed, which is logged."""
 
@@ -125,16 +129,45 @@ class TopicFollower:
             self._follow(new)
             followed.add(new)
         self._keys[key] = followed
+        marked = followed & self._marked
+        if len(marked) >= SCAN_FROM:
+            self._marked -= marked
+            try:
+                await self._scan(key)
+            except BaseException:
+                self._marked |= marked
+                raise
+
+    async def _scan(self, key: str) -> None:
+        """Read every record of a directory in as few round trips as there can be."""
+        after = ""
+        while True:
+            part = await self._store.scan(key, after, SCAN_LIMIT)
+            for child in part.children:
+                self._adopt(f"{key}/{child.name}", child.found)
+            after = part.more_after
+            if not after:
+                return
 
     async def _read_record(self, key: str) -> None:
+        found: Versioned | MetadataCorrupt | None
+        try:
+            found = await self._store.get(key)
+        except MetadataCorrupt as error:
+            found = error
+        self._adopt(key, found)
+
+    def _adopt(self, key: str, found: Versioned | MetadataCorrupt | None) -> None:
         if key not in self._watches:  # its directory says that it is gone
             return
+        topic = None
         try:
-            entry = await self._store.get(key)
-            topic = None if entry is None else Topic.from_bytes(entry.value)
+            if isinstance(found, MetadataCorrupt):
+                raise found
+            if found is not None:
+                topic = Topic.from_bytes(found.value)
         except (MetadataCorrupt, UnsupportedVersion) as error:
             _log.error("topic-record-unreadable", key=key, cause=error.cause)
-            topic = None
         if topic is None or topic.deleting:
             self._records.pop(key, None)
         else:

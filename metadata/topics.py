@@ -9,27 +9,29 @@ be settled (M-3, ML-7).
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from octavo.metadata.partition_record import PartitionState, TrashedLedger
-from octavo.metadata.paths import Paths, fold_topic_name
+from octavo.metadata.paths import Paths
 from octavo.metadata.settled import SettledWrites
-from octavo.metadata.store import MetadataStore, Unsubscribe
+from octavo.metadata.store import MetadataStore, Unsubscribe, Versioned
+from octavo.metadata.topic_record import (
+    PARTITIONS_MAX,
+    Topic,
+    check_for_users,
+    check_topic_name,
+    is_internal,
+)
 from octavo.metadata.version_floor import VersionFloor
-from octavo.proto import records_pb2
 from octavo.proto.segments import Segment
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
     InvalidPartitions,
-    InvalidTopic,
     KeyExists,
     KeyMissing,
     MetadataCorrupt,
@@ -54,98 +56,13 @@ __all__ = [
     "is_internal",
 ]
 
-FORMAT_VERSION = 1
-CONCURRENT_READS = 32
-"""Records of a list that are read at a time."""
-PARTITIONS_MAX = 10_000
-"""F016; also keeps a topic's directory within L-1."""
-
+SCAN_LIMIT = 1_000
+"""Records that are read in one round trip."""
+DIRECTORIES_AT_ONCE = 16
 CREATE_ATTEMPTS_MAX = 4
 """Lost replies tolerated in one creation, each answered with a new life of the name."""
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _log = get_logger("octavo.metadata.topics")
-
-
-def check_topic_name(name: str, *, internal: bool = False) -> str:
-    """Return `name` if a topic may have it, else raise InvalidTopic.
-
-    `internal` allows a leading "__" (F015).
-    """
-    if not _NAME.fullmatch(name) or name in (".", "..") or (is_internal(name) and not internal):
-        raise InvalidTopic(f"{name[:260]!r} is not a topic name")
-    return name
-
-
-def is_internal(name: str) -> bool:
-    """Whether a topic of this name is the cluster's own, which users read at most (F015)."""
-    return name.startswith("__")
-
-
-def check_for_users(name: str) -> None:
-    """Raise InvalidTopic for a topic that only the cluster itself may change (F015)."""
-    if is_internal(name):
-        raise InvalidTopic(f"topic {name!r} is the cluster's own: users may only read it")
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic's record."""
-
-    name: str
-    topic_id: uuid.UUID
-    """Fresh for every creation: a topic deleted and created again is another topic."""
-    partitions: int
-    config: Mapping[str, str] = field(default_factory=dict[str, str])
-    created_ms: int = 0
-    deleting: bool = False
-    """Set before its partitions are removed; such a topic is unknown to clients."""
-    creation_token: bytes = b""
-    """Of the request that made it: recognises a repetition whose first reply was lost."""
-
-    def to_bytes(self) -> bytes:
-        """The record as stored."""
-        return records_pb2.TopicRecord(
-            format_version=FORMAT_VERSION,
-            name=self.name,
-            topic_id=self.topic_id.bytes,
-            partitions=self.partitions,
-            config=dict(self.config),
-            created_ms=self.created_ms,
-            deleting=self.deleting,
-            creation_token=self.creation_token,
-        ).SerializeToString(deterministic=True)
-
-    def is_life(self, stored: bytes) -> bool:
-        """Whether `stored` is a record of this life of the name, changed or not."""
-        return Topic.from_bytes(stored).topic_id == self.topic_id
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Topic:
-        """Parse; raises MetadataCorrupt or UnsupportedVersion."""
-        record = records_pb2.TopicRecord()
-        try:
-            record.ParseFromString(data)
-        except DecodeError as error:
-            raise MetadataCorrupt(f"topic record: {error}") from error
-        if record.format_version > FORMAT_VERSION:
-            raise UnsupportedVersion(f"topic record has format {record.format_version}")
-        if (
-            record.format_version < 1
-            or len(record.topic_id) != 16
-            or not _NAME.fullmatch(record.name)
-            or not 1 <= record.partitions <= PARTITIONS_MAX
-        ):
-            raise MetadataCorrupt("topic record breaks its rules")
-        return cls(
-            name=record.name,
-            topic_id=uuid.UUID(bytes=record.topic_id),
-            partitions=record.partitions,
-            config=dict(record.config),
-            created_ms=record.created_ms,
-            deleting=record.deleting,
-            creation_token=record.creation_token,
-        )
 
 
 class VersionedTopic(NamedTuple):
@@ -248,54 +165,63 @@ class TopicCatalog:
 
         Unreadable records are skipped (M-7).
         """
-        found = await self._read_all(await self._keys())
-        return sorted(found, key=lambda versioned: versioned.topic.name)
+        gate = asyncio.Semaphore(DIRECTORIES_AT_ONCE)
+
+        async def of(shard: str) -> _Found:
+            async with gate:
+                return (await self._scan(shard, "", None))[0]
+
+        lists = await asyncio.gather(*map(of, await self._shards()))
+        return sorted((item for found in lists for item in found), key=lambda item: item.topic.name)
 
     async def page(
         self, after: str, limit: int, wanted: Callable[[Topic], bool]
     ) -> tuple[_Found, bool]:
-        """The first `limit` topics that are `wanted` behind the name `after`; whether more follow.
+        """Up to `limit` topics that are `wanted`, behind the name `after`; whether more may follow.
 
-        In order of folded names; only the records of the page are read.
+        In order of their keys: a page costs the directories that it lies in and a few more, however
+        many topics there are.
         """
-        keys = [key for key in await self._keys() if _name_in(key) > fold_topic_name(after)]
+        first, name = _directory_and_name(self._paths, after)
+        shards = [shard for shard in await self._shards() if shard >= first]
         found: _Found = []
-        while keys and len(found) <= limit:
-            size = limit + 1 - len(found)
-            some, keys = keys[:size], keys[size:]
-            found += [item for item in await self._read_all(some) if wanted(item.topic)]
+        while shards and len(found) <= limit:
+            some, shards = shards[:DIRECTORIES_AT_ONCE], shards[DIRECTORIES_AT_ONCE:]
+            enough = limit + 1 - len(found)
+            parts = await asyncio.gather(
+                *(self._scan(one, name if one == first else "", enough, wanted) for one in some)
+            )
+            for items, is_whole in parts:
+                found += items
+                if not is_whole:  # what lies behind its end comes before the next directory
+                    return found[:limit], True
         return found[:limit], len(found) > limit
 
-    async def _keys(self) -> _Keys:
-        """Keys of all records in order of folded names: one read of each directory."""
-        gate = asyncio.Semaphore(CONCURRENT_READS)
+    async def _shards(self) -> _Keys:
+        return await self._writes.children(self._paths.topics)
 
-        async def of(shard: str) -> _Keys:
-            async with gate:
-                names = await self._store.children(f"{self._paths.topics}/{shard}")
-            return [f"{self._paths.topics}/{shard}/{name}" for name in names]
+    async def _scan(
+        self,
+        shard: str,
+        after: str,
+        enough: int | None,
+        wanted: Callable[[Topic], bool] = lambda topic: True,
+    ) -> tuple[_Found, bool]:
+        """The `wanted` topics of a directory behind `after`, and whether these are all.
 
-        shards = await self._writes.children(self._paths.topics)
-        lists = await asyncio.gather(*(of(shard) for shard in shards))
-        return sorted((key for keys in lists for key in keys), key=_name_in)
-
-    async def _read_all(self, keys: Sequence[str]) -> _Found:
-        """The records that are still there, in the order of `keys`."""
-        gate = asyncio.Semaphore(CONCURRENT_READS)
-
-        async def read(key: str) -> VersionedTopic | None:
-            try:
-                async with gate:
-                    entry = await self._store.get(key)
-                if entry is None:
-                    return None
-                return VersionedTopic(Topic.from_bytes(entry.value), entry.version)
-            except (MetadataCorrupt, UnsupportedVersion) as error:
-                _log.error("topic-record-unreadable", key=key, cause=error.cause)
-                return None
-
-        found = await asyncio.gather(*(read(key) for key in keys))
-        return [item for item in found if item is not None]
+        With `enough` it ends when there are so many.
+        """
+        key = f"{self._paths.topics}/{shard}"
+        found: _Found = []
+        while True:
+            part = await self._store.scan(key, after, SCAN_LIMIT if enough is None else enough)
+            for child in part.children:
+                item = _readable(f"{key}/{child.name}", child.found)
+                if item is not None and wanted(item.topic):
+                    found.append(item)
+            after = part.more_after
+            if not after or (enough is not None and len(found) >= enough):
+                return found, not after
 
     async def update(self, old: VersionedTopic, new: Topic) -> VersionedTopic:
         """Compare and set. Partitions never shrink (F026). Raises VersionConflict, UnknownTopic."""
@@ -371,8 +297,23 @@ class TopicCatalog:
         return self._store.watch(key, lambda _key: on_change())
 
 
-def _name_in(key: str) -> str:
-    return key.rpartition("/")[2]
+def _directory_and_name(paths: Paths, after: str) -> tuple[str, str]:
+    """Where a page begins; both empty for the first one."""
+    if not after:
+        return "", ""
+    directory, _, name = paths.topic(after).removeprefix(f"{paths.topics}/").partition("/")
+    return directory, name
+
+
+def _readable(key: str, found: Versioned | MetadataCorrupt) -> VersionedTopic | None:
+    """A record as it was scanned; what cannot be used is logged (M-7)."""
+    try:
+        if isinstance(found, MetadataCorrupt):
+            raise found
+        return VersionedTopic(Topic.from_bytes(found.value), found.version)
+    except (MetadataCorrupt, UnsupportedVersion) as error:
+        _log.error("topic-record-unreadable", key=key, cause=error.cause)
+        return None
 
 
 class VersionedPartition(NamedTuple):

@@ -44,7 +44,15 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
 from octavo.metadata.kazoo_polling import PollHandler
 from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
-from octavo.metadata.store import SessionState, Unsubscribe, Version, Versioned, life_of
+from octavo.metadata.scanning import scan_by_reading
+from octavo.metadata.store import (
+    Scanned,
+    SessionState,
+    Unsubscribe,
+    Version,
+    Versioned,
+    life_of,
+)
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import (
@@ -255,6 +263,10 @@ class ZookeeperStore:
             )
         except KeyMissing:
             return []
+
+    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """Direct children behind `after`, with their values."""
+        return await scan_by_reading(self, check_key(key), after, limit)
 
     async def fetch_add(self, key: str) -> int:
         """An unconditional set, whose new znode version is the counter's new value (ID-1)."""

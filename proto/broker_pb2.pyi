@@ -507,9 +507,7 @@ class MetadataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
-    ALL_TOPICS_FIELD_NUMBER: _builtins.int
     WITH_EFFECTIVE_FIELD_NUMBER: _builtins.int
-    all_topics: _builtins.bool
     with_effective: _builtins.bool
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -517,12 +515,11 @@ class MetadataRequest(_message.Message):
         self,
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
-        all_topics: _builtins.bool = ...,
         with_effective: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "topics", b"topics", "with_effective", b"with_effective"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "with_effective", b"with_effective"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -988,6 +985,8 @@ Global___AlterTopicReply: _TypeAlias = AlterTopicReply  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
+    """A page of topics, in an order of the store's; the next one is behind the last name of this one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCLUDE_INTERNAL_FIELD_NUMBER: _builtins.int

@@ -207,6 +207,31 @@ class Children(_message.Message):
 Global___Children: _TypeAlias = Children  # noqa: Y015
 
 @_typing.final
+class Scan(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    after: _builtins.str
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "key", b"key", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Scan: _TypeAlias = Scan  # noqa: Y015
+
+@_typing.final
 class FetchAdd(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,6 +320,7 @@ class ClientMessage(_message.Message):
     BARRIER_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     UNWATCH_FIELD_NUMBER: _builtins.int
+    SCAN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """echoed in the reply; watches and unwatches get none"""
     @_builtins.property
@@ -321,6 +347,8 @@ class ClientMessage(_message.Message):
     def watch(self) -> Global___Watch: ...
     @_builtins.property
     def unwatch(self) -> Global___Unwatch: ...
+    @_builtins.property
+    def scan(self) -> Global___Scan: ...
     def __init__(
         self,
         *,
@@ -337,12 +365,13 @@ class ClientMessage(_message.Message):
         barrier: Global___Barrier | None = ...,
         watch: Global___Watch | None = ...,
         unwatch: Global___Unwatch | None = ...,
+        scan: Global___Scan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch", "scan"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 
@@ -442,6 +471,55 @@ class Names(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Names: _TypeAlias = Names  # noqa: Y015
+
+@_typing.final
+class Child(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    damage: _builtins.str
+    @_builtins.property
+    def value(self) -> Global___Value: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: Global___Value | None = ...,
+        damage: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Child: _TypeAlias = Child  # noqa: Y015
+
+@_typing.final
+class Scanned(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHILDREN_FIELD_NUMBER: _builtins.int
+    MORE_AFTER_FIELD_NUMBER: _builtins.int
+    more_after: _builtins.str
+    @_builtins.property
+    def children(self) -> _containers.RepeatedCompositeFieldContainer[Global___Child]: ...
+    def __init__(
+        self,
+        *,
+        children: _abc.Iterable[Global___Child] | None = ...,
+        more_after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "more_after", b"more_after"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Scanned: _TypeAlias = Scanned  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -559,6 +637,7 @@ class ServerMessage(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     CHANGED_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
+    SCANNED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """0: not a reply"""
     @_builtins.property
@@ -581,6 +660,8 @@ class ServerMessage(_message.Message):
     def expired(self) -> Global___Expired:
         """the session is gone; the stream ends"""
 
+    @_builtins.property
+    def scanned(self) -> Global___Scanned: ...
     def __init__(
         self,
         *,
@@ -593,12 +674,13 @@ class ServerMessage(_message.Message):
         refused: Global___Refused | None = ...,
         changed: Global___Changed | None = ...,
         expired: Global___Expired | None = ...,
+        scanned: Global___Scanned | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "done", b"done", "expired", b"expired", "names", b"names", "opened", b"opened", "refused", b"refused", "result", b"result", "value", b"value", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "done", b"done", "expired", b"expired", "names", b"names", "opened", b"opened", "refused", b"refused", "result", b"result", "scanned", b"scanned", "value", b"value", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "done", b"done", "expired", b"expired", "names", b"names", "opened", b"opened", "refused", b"refused", "request_id", b"request_id", "result", b"result", "value", b"value", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "done", b"done", "expired", b"expired", "names", b"names", "opened", b"opened", "refused", b"refused", "request_id", b"request_id", "result", b"result", "scanned", b"scanned", "value", b"value", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["opened", "value", "version", "names", "done", "refused", "changed", "expired"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["opened", "value", "version", "names", "done", "refused", "changed", "expired", "scanned"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -362,7 +362,6 @@ class BrokerServer:
                 cluster_id=cluster_id,
                 brokers=self._brokers,
                 topics=self._topics,
-                topic_catalog=self._topic_catalog,
                 producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
                 registry=self.registry,
                 ownership=ownership,

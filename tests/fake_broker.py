@@ -341,7 +341,7 @@ class FakeBroker(BrokerServicer):
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
         self.metadata_requests += 1
         await self.faults.release_metadata.wait()
-        names = list(self.cluster.topics) if request.all_topics else request.topics
+        names = request.topics
         topics: list[pb.TopicInfo] = []
         for name in names:
             if self.cluster.auto_topics and name not in self.cluster.topics:

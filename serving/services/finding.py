@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from octavo.metadata.brokers import BrokerDirectory
 from octavo.metadata.producer_ids import ProducerIdAllocator
-from octavo.metadata.topics import TopicCatalog, is_internal
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from octavo.proto.errors import to_wire
@@ -31,7 +30,6 @@ class FindingService:
         cluster_id: str,
         brokers: BrokerDirectory,
         topics: TopicDirectory,
-        topic_catalog: TopicCatalog,
         producer_ids: ProducerIdAllocator,
         registry: PartitionRegistry,
         ownership: Ownership,
@@ -41,7 +39,6 @@ class FindingService:
         self._cluster_id = cluster_id
         self._brokers = brokers
         self._topics = topics
-        self._topic_catalog = topic_catalog
         self._producer_ids = producer_ids
         self._registry = registry
         self._ownership = ownership
@@ -69,11 +66,6 @@ class FindingService:
             max_record_bytes=MAX_RECORD_BYTES,
             max_batch_bytes=MAX_BATCH_BYTES,
         )
-        if request.all_topics:
-            for topic, _ in await self._during(self._topic_catalog.list()):
-                if not topic.deleting and not is_internal(topic.name):
-                    reply.topics.append(self._views.of(topic))
-            return reply
         silent: MetadataUnavailable | None = None  # once it is, no other name waits for the store
         for name in request.topics:
             try:

@@ -18,6 +18,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.proto.produce_wire import MESSAGE_BATCHES_MAX
 from octavo.runtime.ids import LedgerId
+from octavo.serving import topic_admin
 from octavo.serving.config import BrokerConfig
 from octavo.serving.storage import Storage
 from octavo.serving.streams import ProduceStream
@@ -268,7 +269,7 @@ async def test_metadata_names_owner_and_limits(client: Client) -> None:
     assert len(reply.cluster_id) == 36
 
 
-async def test_topic_administration(client: Client) -> None:
+async def test_topic_administration(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     async def create(name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         reply = await client.stub.CreateTopic(
             pb.CreateTopicRequest(name=name, partitions=partitions, config=config)
@@ -283,9 +284,17 @@ async def test_topic_administration(client: Client) -> None:
     assert await create("x", config={"retention.mss": "1"}) == "INVALID_CONFIG"
     assert await create("x", config={"replication.factor": "5"}) == "INVALID_REPLICATION_FACTOR"
     listed = await client.stub.ListTopics(pb.ListTopicsRequest(limit=1))
-    assert ([t.name for t in listed.topics], listed.more) == (["a.b"], True)
-    listed = await client.stub.ListTopics(pb.ListTopicsRequest(after="a.b"))
-    assert ([t.name for t in listed.topics], listed.more) == (["orders"], False)
+    first = [t.name for t in listed.topics]
+    assert (len(first), listed.more) == (1, True)
+    listed = await client.stub.ListTopics(pb.ListTopicsRequest(after=first[0]))
+    assert (sorted(first + [t.name for t in listed.topics]), listed.more) == (
+        ["a.b", "orders"],
+        False,
+    )
+    monkeypatch.setattr(topic_admin, "LIST_PARTITIONS_MAX", 1)  # F028: a page is bounded
+    listed = await client.stub.ListTopics(pb.ListTopicsRequest())
+    assert ([t.name for t in listed.topics], listed.more) == (first, True)
+    monkeypatch.undo()
     assert (await client.stub.DeleteTopic(pb.DeleteTopicRequest(name="zz"))).error.code == (
         "UNKNOWN_TOPIC"
     )

@@ -80,14 +80,11 @@ class Topics:
         self,
         topics: Iterable[str],
         *,
-        all_topics: bool = False,
         with_effective: bool = False,
         timeout_s: float | None = None,
     ) -> pb.MetadataReply:
         """Ask any broker and remember the answer."""
-        request = pb.MetadataRequest(
-            topics=topics, all_topics=all_topics, with_effective=with_effective
-        )
+        request = pb.MetadataRequest(topics=topics, with_effective=with_effective)
         reply = await self._calls.ask_any(
             lambda stub, limit: stub.Metadata(request, timeout=limit),
             self._calls.request_timeout_s if timeout_s is None else timeout_s,
