@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 
 from octavo.proto import bookie_pb2, bookie_pb2_grpc
 from octavo.proto.endpoints import bind, grpc_server
+from octavo.proto.health import STARTED, HealthBoard
 from octavo.runtime.errors import OctavoError
 
 SERVICE = "octavo.bookie.BookieControl"
+WIRE = "octavo.bookie.Wire"
+"""Readiness of the framed port: requests are answered, reads at least."""
+JOURNAL = "octavo.bookie.Journal"
+"""Readiness of the journal: new records are taken; not while the bookie is read-only."""
 STOP_GRACE_S = 1.0
 
 
@@ -48,7 +51,7 @@ class _Control(bookie_pb2_grpc.BookieControlServicer):
 
 
 class ControlServer:
-    """Owns the gRPC server; health is NOT_SERVING until `set_serving(True)`."""
+    """Owns the gRPC server and what health checks are told."""
 
     def __init__(
         self,
@@ -56,26 +59,32 @@ class ControlServer:
         collect: Callable[[bookie_pb2.CollectRequest], None],
     ) -> None:
         self._server = grpc_server()
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._health = HealthBoard((SERVICE, WIRE, JOURNAL))
+        self._health.add_to(self._server)
         servicer: Any = _Control(info, collect)
         bookie_pb2_grpc.add_BookieControlServicer_to_server(servicer, self._server)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port."""
-        await self.set_serving(False)
+        await self._health.begin()
+        await self._health.tell({SERVICE: True})
         bound = bind(self._server, host, port)
         await self._server.start()
         return bound
 
-    async def set_serving(self, serving: bool) -> None:
-        """Tell health checkers whether requests are answered."""
-        reply = health_pb2.HealthCheckResponse
-        status = reply.SERVING if serving else reply.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
+    async def started(self) -> None:
+        """The bookie has registered."""
+        await self._health.tell({STARTED: True})
+
+    async def tell(self, *, answers: bool, writable: bool) -> None:
+        """Whether requests are answered, and whether new records are taken."""
+        await self._health.tell({WIRE: answers, JOURNAL: writable})
+
+    async def leave(self) -> None:
+        """The bookie was asked to stop: told before anything is closed."""
+        await self._health.leave()
 
     async def stop(self) -> None:
         """Stop listening."""
-        await self._health.enter_graceful_shutdown()
+        await self._health.end()
         await self._server.stop(STOP_GRACE_S)

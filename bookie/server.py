@@ -220,7 +220,8 @@ class BookieServer:
         self._tasks.spawn(self._hold.follow(), name="follow hold")
         self._tasks.spawn(self._keep_state(), name="keep state")
         self._tasks.spawn(self._reopen_when_full(), name="reopen")
-        await self._control.set_serving(True)
+        await self._control.started()
+        await self._tell_health()
         _log.info(
             "bookie-started",
             bookie=config.bookie_id,
@@ -309,6 +310,7 @@ class BookieServer:
 
     async def _reopen(self) -> None:
         self._state = "reopening"
+        await self._tell_health()
         for session in list(self._sessions):
             session.connection.abort(NotReady("the bookie opens its storage again"))
         requests, self._requests = (
@@ -400,6 +402,9 @@ class BookieServer:
         store.writable = state == "rw"
         store.recovery_writable = self._gauge.recovery_allowed
 
+    async def _tell_health(self) -> None:
+        await self._control.tell(answers=self.ready, writable=self.ready and self._state == "rw")
+
     async def _measure_space(self) -> None:
         free, total = await asyncio.to_thread(self._disk.free_bytes, self.config.data_dir)
         warned = self._gauge.warn
@@ -439,6 +444,7 @@ class BookieServer:
             state = self._desired_state()
             if state == "ro" or state == self._state:
                 self._apply(state)
+                await self._tell_health()
             assert self._registrar is not None
             if state != self._registrar.state:
                 _log.warning("bookie-state", state=state, free_bytes=self._gauge.free_bytes)
@@ -451,6 +457,7 @@ class BookieServer:
                     continue
             if state == self._desired_state():
                 self._apply(state)
+                await self._tell_health()
 
     # --- stop -------------------------------------------------------------------------------
 
@@ -461,7 +468,7 @@ class BookieServer:
         acknowledged depends on a stop in good order.
         """
         self._state = "stopping"
-        await end_part("health", self._control.set_serving(False))
+        await end_part("health", self._control.leave())
         await end_part("tasks", self._tasks.close())
         if self._registrar is not None:
             await end_part("registration", self._registrar.close())

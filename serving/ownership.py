@@ -83,7 +83,8 @@ class Ownership:
         self._events = events
         self._tasks = TaskOwner("ownership")
         self._held: set[int] = set()
-        self._lost: set[int] = set()  # held when the session ended, not acquired again yet
+        self.lost: set[int] = set()
+        """Held when the session ended, and not acquired again yet (O-5); written here only."""
         self.hints = OwnerHints(registry, clock, self._take_orphans)
         """Who has each bundle, as last seen."""
         giving = Giving(events.partitions, events.unload, self._held.discard, lambda: self._mine)
@@ -201,7 +202,7 @@ class Ownership:
         moving = self.moving(bundle)
         if moving is not None:
             await asyncio.wait({moving}, timeout=MOVE_WAIT_S)
-        if bundle in self._leaving.moving or bundle in self._lost or bundle in self._held:
+        if bundle in self._leaving.moving or bundle in self.lost or bundle in self._held:
             raise NotLeader(f"bundle {bundle} is moving, ask again")
         owner = await self._registry.owner(bundle)
         if owner is not None and owner != self._mine:
@@ -254,7 +255,7 @@ class Ownership:
     def _take_orphans(self) -> None:
         """Take at once what lost its owner and is for this broker: no lookup is waited for."""
         moving = self._leaving.moving
-        busy = self._held | moving.keys() | self._lost | self._acquiring.keys()
+        busy = self._held | moving.keys() | self.lost | self._acquiring.keys()
         for bundle in sorted(self.hints.orphans - busy):
             if self._takes and self.preferred(bundle).broker_id == self._me.broker_id:
                 self._tasks.spawn(self._take(bundle), name=f"take {bundle}")
@@ -269,15 +270,15 @@ class Ownership:
 
     def _replaced(self) -> None:
         """Another broker may own everything by now; what it does not have is taken back (O-5)."""
-        self._lost |= self._held
+        self.lost |= self._held
         self._held.clear()
         self._events.suspended()
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.LOST:
-            self._lost |= self._held
+            self.lost |= self._held
             self._held.clear()
-            _log.warning("session-lost", bundles=len(self._lost))
+            _log.warning("session-lost", bundles=len(self.lost))
             self._events.suspended()
         self._session_changed.set()
 
@@ -285,9 +286,9 @@ class Ownership:
         while True:
             await self._session_changed.wait()
             self._session_changed.clear()
-            while self._lost and self._may_take_back:
+            while self.lost and self._may_take_back:
                 try:
-                    await self._take_back(min(self._lost))
+                    await self._take_back(min(self.lost))
                 except OctavoError as error:
                     _log.info("bundle-not-taken-back", cause=error.cause)
                     await self._clock.sleep(REACQUIRE_RETRY_S)
@@ -309,7 +310,7 @@ class Ownership:
             self._held.add(bundle)
         else:
             await self._events.abandon(bundle)
-        self._lost.discard(bundle)
+        self.lost.discard(bundle)
 
     async def _give_away(self, bundle: int) -> None:
         to = self._fleet.preferred(bundle)

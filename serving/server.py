@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from octavo.client.ledger.counters import LedgerCounters
 from octavo.metadata.bookies import CookieCatalog
@@ -49,6 +48,7 @@ from octavo.serving.measuring.partitions import PartitionFigures
 from octavo.serving.measuring.requests import RequestTimes
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.readiness import Readiness
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
@@ -146,7 +146,9 @@ class BrokerServer:
         self._check_topics = asyncio.Event()
         self._changed_topics: set[str] = set()
         """Names to look at; at most the cached ones and the served ones."""
-        self._health = health.aio.HealthServicer()
+        self._readiness = Readiness(
+            config.broker_id, self._fleet, (SERVICE, GROUP_SERVICE), always=(PEERS,)
+        )
         self._streams = StreamService(self.registry, config, clock)
         self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
         self._request_times = RequestTimes(clock)
@@ -288,12 +290,12 @@ class BrokerServer:
                 grpc.method_handlers_generic_handler(PEERS, peers.handlers()),
             )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        await self._set_health(serving=False)  # until registered
+        self._readiness.board.add_to(server)
+        await self._readiness.board.begin()
         await server.start()
         await member.join()
         self._start_rounds(member, self._ownership)
-        await self._set_health(serving=True)
+        await self._readiness.tell(member.standing, self._ownership)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 
     def _compaction_rounds(self) -> CompactionRounds:
@@ -308,6 +310,7 @@ class BrokerServer:
     def _start_rounds(self, member: Membership, ownership: Ownership) -> None:
         """What is done again and again for as long as the broker lives."""
         self._tasks.spawn(self._keep_house(), name="housekeeping")
+        self._tasks.spawn(self._readiness.follow(member.standing, ownership), name="health")
         self._tasks.spawn(self._follow_topics(), name="topics")
         self._tasks.spawn(self._retention_rounds(ownership).run(), name="retention")
         self._tasks.spawn(self.compaction.run(), name="compaction")
@@ -404,7 +407,7 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
-        await self._set_health(serving=False)
+        await self._readiness.board.leave()
         await self._tasks.close()
         await self.compaction.close()
         try:
@@ -424,6 +427,7 @@ class BrokerServer:
         await self._groups.close()
         if self._member is not None:
             await self._member.close()
+        await self._readiness.board.end()
         if self._server is not None:
             await self._server.stop(grace=0.5)
         await self._store_answers.close()
@@ -439,12 +443,6 @@ class BrokerServer:
                 await self._drains.begin_leaving(self.config.broker_id)
         except (OctavoError, TimeoutError) as error:  # then it is told by what others find
             _log.info("leaving-not-announced", cause=str(error))
-
-    async def _set_health(self, *, serving: bool) -> None:
-        reply = health_pb2.HealthCheckResponse
-        status = reply.SERVING if serving else reply.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
 
     async def _keep_house(self) -> None:
         ticks = 0

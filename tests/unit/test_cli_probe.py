@@ -43,6 +43,7 @@ def test_what_is_not_loaded_exists(name: str) -> None:
         ("probe h:1 --timeout nan", None),
         ("probe h:1 --timeout inf", None),
         ("probe h:1 h:2", None),
+        ("probe h:1 --service octavo.broker.Broker", None),  # the long way knows it
         ("status", None),
         ("", None),
     ],

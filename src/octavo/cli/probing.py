@@ -29,12 +29,18 @@ def plain_probe(words: Sequence[str]) -> tuple[str, float] | None:
             return None
 
 
-def probe_server(address: str, timeout_s: float) -> int:
-    """Ask one server through grpc.health.v1 and say the answer on stderr. Exit code 0 or 5."""
+def probe_server(address: str, timeout_s: float, service: str | None = None) -> int:
+    """Ask one server through grpc.health.v1 and say the answer on stderr. Exit code 0 or 5.
+
+    `service` None: whether it has started.
+    """
     # Imported here: loads gRPC, without its asyncio part.
     from octavo.cli.failures import ExitCode, tell
+    from octavo.proto.health import STARTED
     from octavo.supervisor.health import is_serving_now
 
-    serving = is_serving_now(address, timeout_s)
-    tell(f"{address} is {'ready' if serving else 'not ready'}\n")
+    named = STARTED if service is None else service
+    serving = is_serving_now(address, timeout_s, service=named)
+    what = f"{service} of {address}" if service else address
+    tell(f"{what} is {'ready' if serving else 'not ready'}\n")
     return ExitCode.OK if serving else ExitCode.UNAVAILABLE

@@ -186,12 +186,16 @@ def probe(
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait.", min=PROBE_TIMEOUT_MIN_S)
     ] = PROBE_TIMEOUT_S,
+    service: Annotated[
+        str | None,
+        typer.Option(help="Ask whether this takes work, octavo.broker.Broker say; '': liveness."),
+    ] = None,
 ) -> int:
     """Ask one server whether it is ready: exit code 0 or 5.
 
     For health checks of containers.
     """
-    return probe_server(address, timeout)
+    return probe_server(address, timeout, service)
 
 
 def down(

@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2
 from octavo.proto.bookie_pb2 import CollectRequest, InfoReply, InfoRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.endpoints import open_blocking_channel, open_channel
+from octavo.proto.health import STARTED
 from octavo.runtime.errors import NotReady
 
 CHECK_TIMEOUT_S = 1.0
@@ -35,8 +36,13 @@ async def collect_now(
             raise NotReady(error.details() or error.code().name) from error
 
 
-async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
-    """Whether the server at `address` answers SERVING within `timeout_s`."""
+async def is_serving(
+    address: str, timeout_s: float = CHECK_TIMEOUT_S, *, service: str = STARTED
+) -> bool:
+    """Whether the server at `address` answers within `timeout_s` that this is SERVING.
+
+    `proto.health` has the names; unless another is given: whether it has started.
+    """
     async with open_channel(address) as channel:
         check = channel.unary_unary(
             _CHECK,
@@ -44,13 +50,15 @@ async def is_serving(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
         try:
-            reply = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            reply = await check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
         except grpc.aio.AioRpcError:
             return False
     return reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def is_serving_now(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
+def is_serving_now(
+    address: str, timeout_s: float = CHECK_TIMEOUT_S, *, service: str = STARTED
+) -> bool:
     """The same for a program without an event loop; blocks for `timeout_s` at most."""
     with open_blocking_channel(address) as channel:
         check = channel.unary_unary(
@@ -59,7 +67,7 @@ def is_serving_now(address: str, timeout_s: float = CHECK_TIMEOUT_S) -> bool:
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
         try:
-            reply = check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            reply = check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
         except grpc.RpcError:
             return False
     return reply.status == health_pb2.HealthCheckResponse.SERVING
