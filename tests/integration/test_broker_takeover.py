@@ -127,7 +127,7 @@ async def test_a_replaced_broker_gives_up_what_others_took(cluster: Loopback) ->
         n for n in held if await bundles.evict(n, theirs) and await bundles.acquire(n, usurper)
     ]
     assert taken  # the others it took back sooner
-    await until(lambda: not first.ownership._lost and first.ownership._standing.certain())  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: not first.ownership.lost and first.ownership._standing.certain())  # pyright: ignore[reportPrivateUsage]
     assert first.ownership.held == held - set(taken)
     assert len(clients) == 2
 
