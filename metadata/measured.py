@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from octavo.metadata.store import MetadataStore, SessionState, Unsubscribe, Versioned
+from octavo.metadata.store import MetadataStore, Scanned, SessionState, Unsubscribe, Versioned
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import MetadataUnavailable, UnknownOutcome
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 
-OPERATIONS: tuple[str, ...] = ("get", "create", "put", "delete", "children", "fetch_add", "barrier")
+OPERATIONS: tuple[str, ...] = (
+    "get", "create", "put", "delete", "children", "scan", "fetch_add", "barrier",
+)  # fmt: skip
 
 _R = TypeVar("_R")
 
@@ -71,6 +73,10 @@ class MeasuredStore:
     async def children(self, key: str) -> list[str]:
         """See `MetadataStore`."""
         return await self._measured("children", self._store.children(key))
+
+    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+        """See `MetadataStore`."""
+        return await self._measured("scan", self._store.scan(key, after, limit))
 
     async def fetch_add(self, key: str) -> int:
         """See `MetadataStore`."""

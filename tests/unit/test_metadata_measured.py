@@ -10,7 +10,7 @@ import pytest
 
 from octavo.metadata.measured import OPERATIONS, MeasuredStore
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.store import SessionState
+from octavo.metadata.store import Scanned, SessionState
 from octavo.runtime.clock import ManualClock, SystemClock
 from octavo.runtime.errors import KeyExists, MetadataUnavailable, UnknownOutcome, VersionConflict
 
@@ -32,6 +32,7 @@ async def test_each_operation_is_handed_on_and_counted() -> None:
     assert found is not None
     assert (found.value, found.version) == (b"2", 1)
     assert await store.children("/a") == []
+    assert await store.scan("/a", "", 10) == Scanned([], "")
     assert await store.fetch_add("/n") == 1
     await store.barrier()
     await store.delete("/a", expected=1)
