@@ -28,7 +28,8 @@ from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
 MARKS_LOOKED_AT = 256
-"""Marks from which a worker picks one at random (A-4)."""
+"""Marks, at random, from which a worker picks one (A-4): those that cannot be repaired now must not
+hide the others."""
 RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 """Pauses of a ledger whose repair failed, doubling."""
@@ -154,7 +155,7 @@ class Autorecovery:
         """Repair one marked ledger; False when there is none to do now."""
         if await self._repairs.disabled():
             return False
-        marked = await self._repairs.marked(MARKS_LOOKED_AT)
+        marked = await self._repairs.marked(MARKS_LOOKED_AT, order=self._entropy.shuffled)
         now_s = self._clock.monotonic()
         due = [
             ledger_id

@@ -17,6 +17,7 @@ from octavo.metadata.repairs import (
     RepairMark,
 )
 from octavo.metadata.store import MetadataStore
+from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import LedgerId, Member
 from tests.unit.metadata_stores import PATHS, ImpatientClock, members
@@ -72,6 +73,20 @@ async def test_marks_are_listed_in_order_and_bounded_and_leave_no_directories() 
         await repairs.remove(found)
     assert await repairs.marked(10) == []
     assert await store.children(PATHS.under_replicated) == []
+
+
+async def test_a4_every_mark_comes_up_though_more_stand_before_it_than_are_looked_at() -> None:
+    repairs = catalog(MemoryCluster().connect())
+    numbers = [3 * n for n in range(9)] + [10_000 * n for n in range(1, 9)]
+    for number in numbers:
+        await repairs.mark(RepairMark(LedgerId(number), short=True))
+    entropy = SeededEntropy(1)
+    seen: set[int] = set()
+    for _ in range(200):
+        some = await repairs.marked(4, order=entropy.shuffled)
+        assert len(set(some)) == 4
+        seen.update(some)
+    assert seen == set(numbers)
 
 
 async def test_a_lost_reply_to_a_mark_is_settled() -> None:
