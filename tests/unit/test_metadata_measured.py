@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 
 from octavo.metadata.measured import OPERATIONS, MeasuredStore
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.store import Scanned, SessionState
+from octavo.metadata.store import MetadataStore, Scanned, SessionState
 from octavo.runtime.clock import ManualClock, SystemClock
 from octavo.runtime.errors import KeyExists, MetadataUnavailable, UnknownOutcome, VersionConflict
 
@@ -90,6 +91,14 @@ async def test_sessions_that_are_lost_are_counted_and_only_those() -> None:
     await asyncio.sleep(0)  # its new session begins
     assert store.session_losses == 1
     assert told == [SessionState.SUSPENDED, SessionState.CONNECTED, SessionState.LOST]
+
+
+def test_nothing_of_the_protocol_is_left_out() -> None:
+    """An operation that is added to the stores is one more here, too."""
+    wanted = {name for name in vars(MetadataStore) if not name.startswith("_")}
+    assert wanted <= set(dir(MeasuredStore))
+    calls = {n for n in wanted if inspect.iscoroutinefunction(getattr(MetadataStore, n))}
+    assert calls - {"close"} == set(OPERATIONS)
 
 
 async def test_the_time_of_an_operation_is_that_of_its_clock() -> None:
