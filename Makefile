@@ -54,6 +54,11 @@ soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: non
 storage-soak: $(READY) ## topics written and deleted, bookies killed: the space returns and nothing is lost; SEED=n
 	@PYTHONPATH=. $(PY) -m tools.storage_soak --seed $(or $(SEED),1) $(ARGS)
 
+soak-scrub: $(READY) ## 500 flipped bits in closed segments of one bookie, then on all; kills at each step of a repair: all found, none believed; SEED=n
+	@PYTHONPATH=. $(PY) -m tools.scrub_flips --flips 500 --seed $(or $(SEED),1) $(ARGS)
+	@PYTHONPATH=. $(PY) -m tools.scrub_flips --flips 500 --seed $(or $(SEED),1) --spread $(ARGS)
+	@OCTAVO_TEST_STRIDE=1 $(PY) -m pytest -q tests/property/test_bookie_scrub_cuts.py
+
 soak-expiry: $(READY) ## producers whose records expire while brokers and bookies stand still: 60 rounds, three seeds
 	@PYTHONPATH=. $(PY) -m tools.soak_expiry $(ARGS)
 

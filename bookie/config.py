@@ -134,6 +134,17 @@ class BookieConfig(RepairSettings):
     compaction_bytes_per_s: float = Field(default=float(16 << 20), gt=0)
     """Most that compaction copies in a second (B-18)."""
 
+    # scrub (6.15)
+    scrub_bytes_per_s: float = Field(default=float(8 << 20), ge=0)
+    """Most that a scrub reads in a second: 4.8 TB of segments within `scrub_interval_s`. An entry
+    counts as 512 bytes more than it has. 0: nothing is read before somebody asks for it."""
+    scrub_interval_s: float = Field(default=604_800.0, gt=0)
+    """From the beginning of one look at all segments to that of the next."""
+    scrub_start_s: float = Field(default=600.0, ge=0)
+    """A start waits for so long at most, drawn anew each time, before it goes on with a scrub."""
+    scrub_recheck_s: float = Field(default=10.0, gt=0)
+    """How often entries that were found damaged are looked at, until they are repaired."""
+
     # requests
     ledgers_in_memory_max: int = Field(default=100_000, ge=1)
     """Ledgers whose state is kept in memory."""

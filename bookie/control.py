@@ -25,9 +25,23 @@ class _Control(bookie_pb2_grpc.BookieControlServicer):
         self,
         info: Callable[[], bookie_pb2.InfoReply],
         collect: Callable[[bookie_pb2.CollectRequest], None],
+        scrub: Callable[[], None],
     ) -> None:
         self._info = info
         self._collect = collect
+        self._scrub = scrub
+
+    async def Scrub(
+        self,
+        request: bookie_pb2.ScrubRequest,
+        context: grpc.aio.ServicerContext[bookie_pb2.ScrubRequest, bookie_pb2.ScrubReply],
+    ) -> bookie_pb2.ScrubReply:
+        """Begin to read all segments; FAILED_PRECONDITION while nothing is served."""
+        try:
+            self._scrub()
+        except OctavoError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.cause)
+        return bookie_pb2.ScrubReply()
 
     async def Collect(
         self,
@@ -57,11 +71,12 @@ class ControlServer:
         self,
         info: Callable[[], bookie_pb2.InfoReply],
         collect: Callable[[bookie_pb2.CollectRequest], None],
+        scrub: Callable[[], None],
     ) -> None:
         self._server = grpc_server()
         self._health = HealthBoard((SERVICE, WIRE, JOURNAL))
         self._health.add_to(self._server)
-        servicer: Any = _Control(info, collect)
+        servicer: Any = _Control(info, collect, scrub)
         bookie_pb2_grpc.add_BookieControlServicer_to_server(servicer, self._server)
 
     async def start(self, host: str, port: int) -> int:

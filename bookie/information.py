@@ -61,9 +61,20 @@ class InformationDesk:
             reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes
             opened.reclaimer.tell(reply)
+            opened.scrubber.tell(reply)
         for tell in self.beside:
             tell(reply)
         return reply
+
+    def scrub(self) -> None:
+        """Read all segments at once; raises IllegalStateError before it is opened, or if it does
+        not scrub."""
+        opened = self.opened()
+        if opened is None:
+            raise IllegalStateError("the bookie is not started")
+        if not opened.scrubber.enabled:
+            raise IllegalStateError("this bookie does not scrub: scrub_bytes_per_s is 0")
+        opened.scrubber.hurry()
 
     def collect(self, request: bookie_pb2.CollectRequest) -> None:
         """Look for what may be deleted at once; raises IllegalStateError before it is opened."""

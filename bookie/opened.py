@@ -16,6 +16,8 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.evidence import EvidenceKeeper
 from octavo.bookie.journal.item import JournalItem
 from octavo.bookie.reclaim.reclaimer import BookieMetadata, Reclaimer
+from octavo.bookie.scrub.scrubber import Scrubber
+from octavo.bookie.scrub.wanted import WantedEntries
 from octavo.bookie.storage.index_writer import IndexWriter
 from octavo.bookie.storage.reads import EntryReader, SegmentFiles
 from octavo.bookie.store import BookieStore
@@ -82,6 +84,20 @@ class OpenedStore:
         self.keeper = EvidenceKeeper(
             config, booted.journal, booted.durable_file, booted.identity, clock
         )
+        self.scrubber = Scrubber(
+            config,
+            folder=booted.journal_dir,
+            disk=disk,
+            index=booted.index,
+            store=self.store,
+            wanted=WantedEntries(metadata.catalog, booted.index, config.bookie_id),
+            repairs=metadata.repairs,
+            do=self.index_writer.do,
+            evacuate=lambda number: self.reclaimer.compactor.evacuate(number),
+            stream=STREAM,
+            clock=clock,
+            entropy=entropy,
+        )
         self.reclaimer = Reclaimer(
             config,
             booted,
@@ -89,6 +105,7 @@ class OpenedStore:
             self.index_writer,
             self._files,
             metadata=metadata,
+            quarantine=self.scrubber,
             disk=disk,
             clock=clock,
             entropy=entropy,
@@ -106,7 +123,8 @@ class OpenedStore:
         self._tasks.spawn(self.keeper.run(), name="keep evidence")
 
     async def reclaim(self) -> None:
-        """Delete what is gone from the metadata, and compact segments, from now on."""
+        """Delete what is gone from the metadata, compact segments and scrub, from now on."""
+        self.scrubber.start(self._events.on_failure)
         await self.reclaimer.start(self._events.on_failure)
 
     async def close(self, *, finish: bool = False) -> None:
@@ -118,6 +136,7 @@ class OpenedStore:
         booted = self.booted
         if self._tasks is not None:
             await end_part("evidence", self._tasks.close())
+        await end_part("scrub", self.scrubber.close())
         await end_part("reclaim", self.reclaimer.close())
         await end_part("journal", asyncio.to_thread(booted.journal.stop))
         await end_part("index writer", asyncio.to_thread(self.index_writer.stop))

@@ -21,9 +21,10 @@ from octavo.bookie.journal.item import EntryHead, JournalItem
 from octavo.bookie.journal.segment import CONTROL, RecordType
 from octavo.bookie.journal.writer import JournalWriter
 from octavo.bookie.ledgers import Fence, Ledger, LedgerTable, ids_of, plan_adds
-from octavo.bookie.storage.index import Index
+from octavo.bookie.storage.index import Index, Suspect
 from octavo.bookie.storage.index_jobs import IndexJob
 from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.bookie.storage.suspects import Suspects, without_suspects
 from octavo.bookie.undecided import Controls, StoreStats, UndecidedAdds
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, Status
 from octavo.proto.entry import HEADER_BYTES
@@ -131,6 +132,10 @@ class BookieStore:
         """Ordinary adds are taken (6.13)."""
         self.recovery_writable = True
         """Recovery adds are taken (R-17)."""
+        self.suspects = Suspects()
+        """Entries that a scrub found damaged (6.15)."""
+        self.on_unreadable: Callable[[int, int], None] = lambda ledger_id, entry_id: None
+        """Told of an entry that a reader could not get (E-2)."""
 
     @property
     def ledgers_in_memory(self) -> int:
@@ -373,8 +378,9 @@ class BookieStore:
         """Entries of first..last that are durable and in the index (A-2).
 
         What is still on its way there is not told: who asks may copy an entry in vain, and the
-        second copy is answered as the duplicate it is (B-3). OVERLOADED: its entries may be about
-        to go (G-4, G-5), so that nobody may count on them.
+        second copy is answered as the duplicate it is (B-3). Nor is what a scrub found damaged
+        (6.15). OVERLOADED: its entries may be about to go (G-4, G-5), so that nobody may count on
+        them.
         """
         refused = ListAnswer(Status.OVERLOADED, -1, [])
         if self._reads >= self._config.reads_in_flight_max:
@@ -386,16 +392,26 @@ class BookieStore:
                 if ledger.condemned or ledger.doomed:
                     return refused
                 runs, through = await self._readers.run(
-                    self._index.entry_runs,
+                    self._list_runs,
                     ledger_id,
                     first,
                     min(last, first + LISTED_ENTRIES_MAX - 1),
+                    self.suspects.of(ledger_id),
                 )
             finally:
                 ledger.pins -= 1
         finally:
             self._reads -= 1
         return ListAnswer(Status.OK, through, runs)
+
+    def _list_runs(
+        self, ledger_id: int, first: int, last: int, suspected: dict[int, Suspect]
+    ) -> tuple[list[tuple[int, int]], int]:
+        """On a reader thread."""
+        runs, through = self._index.entry_runs(ledger_id, first, last)
+        if suspected:
+            runs = without_suspects(self._index, ledger_id, runs, suspected)
+        return runs, through
 
     async def _read(self, ledger: Ledger, first: int, max_count: int, max_bytes: int) -> ReadResult:
         count = min(max_count, MAX_ENTRIES_PER_FRAME)
@@ -424,6 +440,8 @@ class BookieStore:
 
     def _answer(self, ledger: Ledger, first: int, result: ReadResult, salvage: bool) -> ReadAnswer:
         status = result.status
+        if status is Status.NO_SUCH_ENTRY and self.suspects.find(ledger.ledger_id, first):
+            status = Status.EIO  # the index lost it: damage is never absence (INV-9)
         if status is Status.OK:
             self.stats.entries_read += len(result.entries)
         elif status is Status.NO_SUCH_ENTRY:
@@ -433,5 +451,6 @@ class BookieStore:
                 status = Status.NO_SUCH_LEDGER
         else:
             self.stats.unreadable += 1
+            self.on_unreadable(ledger.ledger_id, first)
             _log.error("unreadable", ledger_id=ledger.ledger_id, entry_id=first)
         return ReadAnswer(status, ledger.lac, result.entries)

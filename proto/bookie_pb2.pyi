@@ -491,6 +491,14 @@ class InfoReply(_message.Message):
     SLOTS_REPLACED_FIELD_NUMBER: _builtins.int
     ENTRIES_COPIED_FIELD_NUMBER: _builtins.int
     ENTRIES_UNREADABLE_FIELD_NUMBER: _builtins.int
+    SCRUB_BYTES_FIELD_NUMBER: _builtins.int
+    SCRUB_ENTRIES_DAMAGED_FIELD_NUMBER: _builtins.int
+    SCRUB_ENTRIES_REPAIRED_FIELD_NUMBER: _builtins.int
+    SCRUB_ENTRIES_WAITING_FIELD_NUMBER: _builtins.int
+    SCRUB_SEGMENTS_QUARANTINED_FIELD_NUMBER: _builtins.int
+    SCRUB_PASSES_FIELD_NUMBER: _builtins.int
+    SCRUB_ENDED_MS_FIELD_NUMBER: _builtins.int
+    SCRUB_RUNNING_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     cluster_id: _builtins.str
@@ -533,6 +541,24 @@ class InfoReply(_message.Message):
     entries_copied: _builtins.int
     entries_unreadable: _builtins.int
     """looked for and found nowhere, each time again"""
+    scrub_bytes: _builtins.int
+    """Scrub (ledger §6.15); counts since the start unless said otherwise.
+    read
+    """
+    scrub_entries_damaged: _builtins.int
+    """found"""
+    scrub_entries_repaired: _builtins.int
+    """readable again"""
+    scrub_entries_waiting: _builtins.int
+    """now, for their repair"""
+    scrub_segments_quarantined: _builtins.int
+    """now"""
+    scrub_passes: _builtins.int
+    """looks at everything that ended"""
+    scrub_ended_ms: _builtins.int
+    """when the last of them ended, of any process; 0: never"""
+    scrub_running: _builtins.bool
+    """one is under way"""
     def __init__(
         self,
         *,
@@ -565,10 +591,18 @@ class InfoReply(_message.Message):
         slots_replaced: _builtins.int = ...,
         entries_copied: _builtins.int = ...,
         entries_unreadable: _builtins.int = ...,
+        scrub_bytes: _builtins.int = ...,
+        scrub_entries_damaged: _builtins.int = ...,
+        scrub_entries_repaired: _builtins.int = ...,
+        scrub_entries_waiting: _builtins.int = ...,
+        scrub_segments_quarantined: _builtins.int = ...,
+        scrub_passes: _builtins.int = ...,
+        scrub_ended_ms: _builtins.int = ...,
+        scrub_running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "entries_added", b"entries_added", "entries_copied", b"entries_copied", "entries_read", b"entries_read", "entries_unreadable", b"entries_unreadable", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "ledgers_repaired", b"ledgers_repaired", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "segments", b"segments", "segments_removed", b"segments_removed", "slots_replaced", b"slots_replaced", "state", b"state", "stored_bytes", b"stored_bytes", "surplus_deleted", b"surplus_deleted", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "entries_added", b"entries_added", "entries_copied", b"entries_copied", "entries_read", b"entries_read", "entries_unreadable", b"entries_unreadable", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "ledgers_repaired", b"ledgers_repaired", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "scrub_bytes", b"scrub_bytes", "scrub_ended_ms", b"scrub_ended_ms", "scrub_entries_damaged", b"scrub_entries_damaged", "scrub_entries_repaired", b"scrub_entries_repaired", "scrub_entries_waiting", b"scrub_entries_waiting", "scrub_passes", b"scrub_passes", "scrub_running", b"scrub_running", "scrub_segments_quarantined", b"scrub_segments_quarantined", "segments", b"segments", "segments_removed", b"segments_removed", "slots_replaced", b"slots_replaced", "state", b"state", "stored_bytes", b"stored_bytes", "surplus_deleted", b"surplus_deleted", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -614,3 +648,35 @@ class CollectReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CollectReply: _TypeAlias = CollectReply  # noqa: Y015
+
+@_typing.final
+class ScrubRequest(_message.Message):
+    """Read all segments at once, at the usual rate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScrubRequest: _TypeAlias = ScrubRequest  # noqa: Y015
+
+@_typing.final
+class ScrubReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScrubReply: _TypeAlias = ScrubReply  # noqa: Y015

@@ -44,6 +44,11 @@ class BookieControlStub:
                 request_serializer=octavo_dot_proto_dot_bookie__pb2.CollectRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_bookie__pb2.CollectReply.FromString,
                 _registered_method=True)
+        self.Scrub = channel.unary_unary(
+                '/octavo.bookie.BookieControl/Scrub',
+                request_serializer=octavo_dot_proto_dot_bookie__pb2.ScrubRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_bookie__pb2.ScrubReply.FromString,
+                _registered_method=True)
 
 
 class BookieControlServicer:
@@ -61,6 +66,12 @@ class BookieControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scrub(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BookieControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_BookieControlServicer_to_server(servicer, server):
                     servicer.Collect,
                     request_deserializer=octavo_dot_proto_dot_bookie__pb2.CollectRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_bookie__pb2.CollectReply.SerializeToString,
+            ),
+            'Scrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scrub,
+                    request_deserializer=octavo_dot_proto_dot_bookie__pb2.ScrubRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_bookie__pb2.ScrubReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class BookieControl:
             '/octavo.bookie.BookieControl/Collect',
             octavo_dot_proto_dot_bookie__pb2.CollectRequest.SerializeToString,
             octavo_dot_proto_dot_bookie__pb2.CollectReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.bookie.BookieControl/Scrub',
+            octavo_dot_proto_dot_bookie__pb2.ScrubRequest.SerializeToString,
+            octavo_dot_proto_dot_bookie__pb2.ScrubReply.FromString,
             options,
             channel_credentials,
             insecure,

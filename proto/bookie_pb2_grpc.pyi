@@ -38,12 +38,14 @@ class BookieControlStub:
     def __new__(cls, channel: _aio.Channel) -> BookieControlAsyncStub: ...
     Info: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.InfoRequest, _bookie_pb2.InfoReply]
     Collect: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.CollectRequest, _bookie_pb2.CollectReply]
+    Scrub: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.ScrubRequest, _bookie_pb2.ScrubReply]
 
 @_typing.type_check_only
 class BookieControlAsyncStub(BookieControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Info: _aio.UnaryUnaryMultiCallable[_bookie_pb2.InfoRequest, _bookie_pb2.InfoReply]  # type: ignore[assignment]
     Collect: _aio.UnaryUnaryMultiCallable[_bookie_pb2.CollectRequest, _bookie_pb2.CollectReply]  # type: ignore[assignment]
+    Scrub: _aio.UnaryUnaryMultiCallable[_bookie_pb2.ScrubRequest, _bookie_pb2.ScrubReply]  # type: ignore[assignment]
 
 class BookieControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -59,5 +61,12 @@ class BookieControlServicer(metaclass=_abc_1.ABCMeta):
         request: _bookie_pb2.CollectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_bookie_pb2.CollectReply, _abc.Awaitable[_bookie_pb2.CollectReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Scrub(
+        self,
+        request: _bookie_pb2.ScrubRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_bookie_pb2.ScrubReply, _abc.Awaitable[_bookie_pb2.ScrubReply]]: ...
 
 def add_BookieControlServicer_to_server(servicer: BookieControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

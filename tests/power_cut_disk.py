@@ -361,5 +361,8 @@ class _SimReader:
     def size(self) -> int:
         return len(self._file.cached)
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        del offset, size
+
     def close(self) -> None:
         return

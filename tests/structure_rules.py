@@ -178,6 +178,7 @@ def tasks_without_owner(source: Source) -> int:
 ROOM_OF_WORD = {
     "bookie": "bookie",
     "journal": "bookie",
+    "scrub": "bookie",
     "surplus": "bookie",
     "broker": "serving",
     "fetch": "serving",

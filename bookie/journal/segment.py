@@ -285,6 +285,26 @@ def find_batch(
     return None
 
 
+def claimed_batch_end(head: bytes, header: SegmentHeader) -> int:
+    """How many bytes the batch that begins with `head` says it has; 0: no batch begins so."""
+    if len(head) < BATCH_HEADER_BYTES:
+        return 0
+    magic, number, _, body_bytes, _, _, _ = _BATCH.unpack_from(head)
+    if magic != _BATCH_MAGIC or number != header.number:
+        return 0
+    return int(BATCH_HEADER_BYTES + body_bytes)
+
+
+def find_batch_magic(data: bytes, offset: int) -> int:
+    """Where a batch may begin; -1: nowhere."""
+    return data.find(_BATCH_MAGIC_BYTES, offset)
+
+
+def has_footer_magic(data: bytes) -> bool:
+    """Whether a footer may begin here, whole or not."""
+    return data[:4] == struct.pack(">I", _FOOTER_MAGIC)
+
+
 class FooterBuilder:
     """Collects the rows of a segment while it is written."""
 

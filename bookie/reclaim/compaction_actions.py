@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
+
+
+class Hold(Enum):
+    """What a scrub says of a segment (6.15)."""
+
+    NONE = "nothing"
+    KEPT = "entries in it wait for their repair: nothing is done to it"
+    LEFT = "it is damaged: what is live in it is copied elsewhere, however much that is"
 
 
 class SegmentUse(NamedTuple):
@@ -12,6 +21,7 @@ class SegmentUse(NamedTuple):
     size_bytes: int
     live_bytes: int
     """Bytes of entries that the index says lie here, or more."""
+    hold: Hold = Hold.NONE
 
 
 class Survey(NamedTuple):

@@ -10,6 +10,8 @@ What holds: a segment is removed only below a mark that was flushed before, afte
 entries was compared with the index and none was found to lie in it, and, where its entries were
 copied, after a flush behind their repoints (B-20). Whatever a check cannot read keeps its segment
 (B-21). A copy never takes the space that is kept back for fences and recovery (6.13).
+A segment with entries that wait for their repair is left as it is; one that is damaged otherwise is
+emptied first (6.15).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from octavo.bookie.reclaim.compaction_actions import (
     CheckSegment,
     CopyLive,
     FlushIndex,
+    Hold,
     RemoveSegment,
     RepointCopied,
     Report,
@@ -126,6 +129,12 @@ class CompactionCore:
         self._major_s = now_s
         self.hurry(now_s)
 
+    def evacuate(self, number: int, now_s: float) -> None:
+        """A segment is damaged and nothing in it waits for its repair any more (6.15): what is
+        live in it is copied elsewhere by the next round, which begins at once."""
+        self._left_alone.pop(number, None)
+        self.hurry(now_s)
+
     def wake(self, now_s: float) -> list[Action]:
         """Begin a round if it is time."""
         if self.step is not Step.IDLE or now_s < self._due_s:
@@ -161,7 +170,11 @@ class CompactionCore:
         self.live_bytes = sum(self._live.values())
         self.stored_bytes = sum(self._sizes.values())
         self._full = {n: live for n, live in self._full.items() if self._live.get(n) == live}
-        usable = [use for use in survey.segments if use.number not in self._left_alone]
+        usable = [
+            use
+            for use in survey.segments
+            if use.number not in self._left_alone and use.hold is not Hold.KEPT
+        ]
         self._to_check = [use.number for use in usable if not use.live_bytes]
         self._sources = () if self._to_check else self._choose(usable, survey)
         return self._next(now_s)
@@ -233,7 +246,12 @@ class CompactionCore:
         kept = limits.reserve_bytes if writable else limits.last_reserve_bytes
         room = min(limits.output_bytes, (survey.free_bytes - kept) / COPY_OVERHEAD)
         chosen: list[int] = []
-        for use in sorted(usable, key=lambda use: (_ratio_of(use), use.number)):
+        for use in sorted(usable, key=_order_of):
+            if use.hold is Hold.LEFT:
+                if len(chosen) < SOURCES_MAX and use.live_bytes <= room:
+                    room -= use.live_bytes
+                    chosen.append(use.number)
+                continue
             if use.number in self._full:
                 continue
             if _ratio_of(use) >= ratio or len(chosen) == SOURCES_MAX or use.live_bytes > room:
@@ -273,6 +291,11 @@ class CompactionCore:
             "a copy while segments are to be checked",
         )
         invariant(len(self._sources) <= SOURCES_MAX, "too many sources")
+
+
+def _order_of(use: SegmentUse) -> tuple[bool, float, int]:
+    """Damaged segments first, then those with the least in use."""
+    return use.hold is not Hold.LEFT, _ratio_of(use), use.number
 
 
 def _ratio_of(use: SegmentUse) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from octavo.bookie.faults import is_full
 from octavo.bookie.journal.segment import (
@@ -19,6 +20,7 @@ from octavo.bookie.reclaim.compaction_actions import (
     CheckSegment,
     CopyLive,
     FlushIndex,
+    Hold,
     RemoveSegment,
     RepointCopied,
     Report,
@@ -44,6 +46,22 @@ NUMBER_NOTE = b"sorted"
 _log = get_logger("octavo.bookie.compaction")
 
 
+class Quarantine(Protocol):
+    """What compaction has to do with a scrub; `hold_of` on any thread, the others on the loop."""
+
+    def hold_of(self, number: int) -> Hold:
+        """What is said of a segment."""
+        ...
+
+    def removed(self, number: int) -> None:
+        """Its file is gone for good."""
+        ...
+
+    def met_damage(self, number: int) -> None:
+        """Entries of it could not be copied (B-21)."""
+        ...
+
+
 class Compactor:
     """Compaction of one opened store. Its methods are called on the loop.
 
@@ -51,6 +69,7 @@ class Compactor:
         template: identity written into the headers of sorted segments.
         do: has the index thread do a job.
         stream: whose mark says what is not replayed any more.
+        quarantine: what a scrub says of segments, and who hears of damage (6.15).
     """
 
     def __init__(
@@ -65,10 +84,12 @@ class Compactor:
         do: Callable[[IndexJob], Awaitable[None]],
         stream: int,
         bytes_per_s: float,
+        quarantine: Quarantine,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self._folder = folder
+        self._quarantine = quarantine
         self._disk = disk
         self._index = index
         self._template = template
@@ -77,7 +98,14 @@ class Compactor:
         self._clock = clock
         self._entropy = entropy
         self._pace = Pace(bytes_per_s, clock)
-        self._copier = SortedCopier(folder, disk, files, index, self._pace)
+        self._copier = SortedCopier(
+            folder,
+            disk,
+            files,
+            index,
+            self._pace,
+            is_left=lambda number: quarantine.hold_of(number) is Hold.LEFT,
+        )
         self._thread = WorkerPool("compaction", 1, 1)
         self.core = CompactionCore(limits, now_s=clock.monotonic())
         self.damaged_entries = 0
@@ -89,6 +117,11 @@ class Compactor:
     def hurry(self) -> None:
         """Ledgers were deleted: look for what they leave at once."""
         self.core.hurry(self._clock.monotonic())
+        self._asked.set()
+
+    def evacuate(self, number: int) -> None:
+        """A damaged segment waits for nothing any more: empty it at once (6.15)."""
+        self.core.evacuate(number, self._clock.monotonic())
         self._asked.set()
 
     def compact_all(self) -> None:
@@ -130,6 +163,7 @@ class Compactor:
         if isinstance(action, RemoveSegment):
             await self._thread.run(self._copier.remove, action.number)
             await self._do(ForgetSegment(action.number))
+            self._quarantine.removed(action.number)
             return core.removed_segment(clock.monotonic())
         if isinstance(action, CopyLive):
             return await self._copy_live(action.sources)
@@ -154,6 +188,8 @@ class Compactor:
             return self.core.no_space(self._clock.monotonic())
         self._copy = copy
         self.damaged_entries += sum(copy.damaged.values())
+        for number in copy.damaged:
+            self._quarantine.met_damage(number)
         if copy.size_bytes:
             # With the repoints, so that no number is given twice while the index knows of it.
             await self._do(Notes({NUMBER_NOTE: b"%d" % header.number}))
@@ -180,7 +216,8 @@ class Compactor:
             file = self._disk.open(self._folder / segment_name(number))
             size = file.size()
             file.close()
-            uses.append(SegmentUse(number, size, self._index.live_bytes(number)))
+            hold = self._quarantine.hold_of(number)
+            uses.append(SegmentUse(number, size, self._index.live_bytes(number), hold))
         return Survey(uses, *self._disk.free_bytes(self._folder))
 
     def _report(self, report: Report) -> None:

@@ -14,7 +14,7 @@ from octavo.bookie.journal.segment import START, SegmentHeader
 from octavo.bookie.reclaim.collection_core import CollectionLimits
 from octavo.bookie.reclaim.collector import READS_PER_PASS_MAX, Collector
 from octavo.bookie.reclaim.compaction_core import CompactionLimits
-from octavo.bookie.reclaim.compactor import Compactor
+from octavo.bookie.reclaim.compactor import Compactor, Quarantine
 from octavo.bookie.reclaim.store_facts import StoreWitness
 from octavo.bookie.reclaim.surplus import SurplusCollector
 from octavo.bookie.reclaim.surplus_core import SurplusLimits
@@ -22,7 +22,7 @@ from octavo.bookie.space import RECOVERY_RESERVE_SEGMENTS
 from octavo.bookie.storage.index_writer import IndexWriter
 from octavo.bookie.storage.reads import SegmentFiles
 from octavo.bookie.store import BookieStore
-from octavo.metadata.bookies import CookieCatalog
+from octavo.metadata.bookies import Cookie, CookieCatalog
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.repairs import RepairCatalog
@@ -85,6 +85,12 @@ def compaction_limits(config: BookieConfig) -> CompactionLimits:
     )
 
 
+def _template(cookie: Cookie) -> SegmentHeader:
+    """What the headers of this bookie's sorted segments have in common."""
+    cluster, none = uuid.UUID(cookie.instance_id), uuid.UUID(int=0)
+    return SegmentHeader(STREAM, cluster, cookie.incarnation, none, 0, 0, START)
+
+
 class Reclaimer:
     """Owns the three and their tasks; `start()` once the registration is won (B-28)."""
 
@@ -97,29 +103,22 @@ class Reclaimer:
         files: SegmentFiles,
         *,
         metadata: BookieMetadata,
+        quarantine: Quarantine,
         disk: Disk,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        cookie = booted.identity.cookie
         self.compactor = Compactor(
             compaction_limits(config),
             folder=booted.journal_dir,
             disk=disk,
             files=files,
             index=booted.index,
-            template=SegmentHeader(
-                STREAM,
-                uuid.UUID(cookie.instance_id),
-                cookie.incarnation,
-                uuid.UUID(int=0),
-                0,
-                0,
-                START,
-            ),
+            template=_template(booted.identity.cookie),
             do=index_writer.do,
             stream=STREAM,
             bytes_per_s=config.compaction_bytes_per_s,
+            quarantine=quarantine,
             clock=clock,
             entropy=entropy,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from octavo.bookie.journal.segment import (
@@ -27,6 +27,7 @@ from octavo.bookie.journal.segment import (
 from octavo.bookie.reclaim.segment_rows import SegmentRows, has_footer, read_rows
 from octavo.bookie.storage.index import Index, Location
 from octavo.bookie.storage.index_jobs import Move
+from octavo.bookie.storage.index_walk import rows_into
 from octavo.bookie.storage.reads import SegmentFiles, is_intact
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
@@ -95,7 +96,11 @@ class LiveRows(NamedTuple):
 
 
 class SortedCopier:
-    """Reads segments, compares them with the index, and copies what is live."""
+    """Reads segments, compares them with the index, and copies what is live.
+
+    Args:
+        is_left: whether a segment is damaged, so that the index alone says what is live in it.
+    """
 
     def __init__(
         self,
@@ -104,7 +109,10 @@ class SortedCopier:
         files: SegmentFiles,
         index: Index,
         pace: Pace,
+        *,
+        is_left: Callable[[int], bool],
     ) -> None:
+        self._is_left = is_left
         self._folder = folder
         self._disk = disk
         self._files = files
@@ -113,6 +121,9 @@ class SortedCopier:
 
     def live_rows(self, number: int) -> LiveRows:
         """Entries of a segment to which the index points: exactly there (B-18)."""
+        if self._is_left(number):
+            named = rows_into(self._index, number, lambda: self._pace.rest(PAUSE_S))
+            return LiveRows(list(named), True)
         try:
             with self._files.use(number) as file:
                 is_unused = number >= SORTED_BASE and not self._index.live_bytes(number)

@@ -34,6 +34,17 @@ class Location(NamedTuple):
     length: int
 
 
+class Suspect(NamedTuple):
+    """An entry that cannot be read where it lies, or that the index does not show (6.15)."""
+
+    ledger_id: int
+    entry_id: int
+    location: Location
+    """Where its bytes lie, or were."""
+    has_row: bool
+    """The index names that place; False: the segment lists it there, and the index nowhere."""
+
+
 ENTRY_RUNS_MAX = 4096
 """Runs of entries that one listing tells."""
 
@@ -109,6 +120,16 @@ class Index(Protocol):
 
     def entries_of(self, ledger_id: int, first: int, max_count: int) -> list[tuple[int, Location]]:
         """Ids from `first` on and locations of a ledger's entries, gaps or not."""
+        ...
+
+    def rows_from(
+        self, ledger_id: int, entry_id: int, max_count: int
+    ) -> list[tuple[int, int, Location]]:
+        """(ledger, entry, where) of entries of all ledgers, in order, from this one on."""
+        ...
+
+    def suspects(self, max_count: int) -> list[Suspect]:
+        """Entries that a scrub found damaged and that may be so still (6.15), in order."""
         ...
 
     def ledgers(self) -> list[tuple[int, bool]]:

@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.bookie.journal.segment import Position
-from octavo.bookie.storage.index import MAX_ENTRY_ID, Batch, Index, Location
+from octavo.bookie.storage.index import MAX_ENTRY_ID, Batch, Index, Location, Suspect
 from octavo.bookie.storage.keyed_index import (
     COUNT,
     ENTRY_VALUE,
     SEGMENT_KEY,
+    SUSPECT_VALUE,
     doom_key,
     entry_key,
     ledger_key,
     note_key,
+    suspect_key,
 )
 
 KEYS_PER_PIECE = 1024
@@ -135,6 +137,38 @@ class Notes:
             batch.put(note_key(name), value)
         index.write(batch)
         return True
+
+
+class Suspicions:
+    """Adds entries to those that a scrub suspects, and takes others off, with notes (6.15)."""
+
+    def __init__(
+        self,
+        *,
+        added: Sequence[Suspect] = (),
+        removed: Sequence[Suspect] = (),
+        notes: Mapping[bytes, bytes],
+    ) -> None:
+        self._changes = [(one, True) for one in added] + [(one, False) for one in removed]
+        self._notes = notes
+        self._next = 0
+
+    def step(self, index: Index) -> bool:
+        """Write some of them; the notes go with the first."""
+        batch = index.new_batch()
+        if not self._next:
+            for name, value in self._notes.items():
+                batch.put(note_key(name), value)
+        piece = self._changes[self._next : self._next + KEYS_PER_PIECE]
+        self._next += len(piece)
+        for suspect, is_added in piece:
+            key = suspect_key(suspect.ledger_id, suspect.entry_id)
+            if is_added:
+                batch.put(key, SUSPECT_VALUE.pack(*suspect.location, suspect.has_row))
+            else:
+                batch.delete(key)
+        index.write(batch)
+        return self._next >= len(self._changes)
 
 
 class ForgetSegment:

@@ -5,6 +5,7 @@
     s|segment       live entry bytes u64
     m|stream        segment u64, offset u64
     d|ledger        its deletion has begun
+    x|ledger|entry  segment u64, offset u32, length u32, has_row u8: suspected by a scrub
     n|name          a note
     i               identity of the data directory
 
@@ -26,11 +27,13 @@ from octavo.bookie.storage.index import (
     LedgerState,
     Location,
     OnDamage,
+    Suspect,
 )
 from octavo.runtime.errors import StorageDamaged
 
 ENTRY_KEY = struct.Struct(">cqq")
 ENTRY_VALUE = struct.Struct(">QII")
+SUSPECT_VALUE = struct.Struct(">QII?")
 LEDGER_KEY = struct.Struct(">cq")
 LEDGER_STATE = struct.Struct(">?QqqqQQ")
 SEGMENT_KEY = struct.Struct(">cQ")
@@ -58,6 +61,11 @@ def note_key(name: bytes) -> bytes:
 def entry_key(ledger_id: int, entry_id: int) -> bytes:
     """Index key of an entry."""
     return ENTRY_KEY.pack(b"e", ledger_id, entry_id)
+
+
+def suspect_key(ledger_id: int, entry_id: int) -> bytes:
+    """Index key that says that an entry is suspected."""
+    return ENTRY_KEY.pack(b"x", ledger_id, entry_id)
 
 
 class KeyedIndex(ABC):
@@ -171,6 +179,29 @@ class KeyedIndex(ABC):
         high = entry_key(ledger_id, MAX_ENTRY_ID) + b"\0"
         for key, value in self.scan(entry_key(ledger_id, first), high):
             found.append((ENTRY_KEY.unpack(key)[2], Location(*self._unpack(ENTRY_VALUE, value))))
+            if len(found) == max_count:
+                break
+        return found
+
+    def rows_from(
+        self, ledger_id: int, entry_id: int, max_count: int
+    ) -> list[tuple[int, int, Location]]:
+        """Entries of all ledgers in order (see `Index`)."""
+        found: list[tuple[int, int, Location]] = []
+        for key, value in self.scan(entry_key(ledger_id, entry_id), b"f"):
+            _, ledger, entry = ENTRY_KEY.unpack(key)
+            found.append((ledger, entry, Location(*self._unpack(ENTRY_VALUE, value))))
+            if len(found) == max_count:
+                break
+        return found
+
+    def suspects(self, max_count: int) -> list[Suspect]:
+        """Entries that a scrub suspects (see `Index`)."""
+        found: list[Suspect] = []
+        for key, value in self.scan(b"x", b"y"):
+            _, ledger_id, entry_id = ENTRY_KEY.unpack(key)
+            *place, has_row = self._unpack(SUSPECT_VALUE, value)
+            found.append(Suspect(ledger_id, entry_id, Location(*place), has_row))
             if len(found) == max_count:
                 break
         return found

@@ -14,13 +14,16 @@ import pytest
 from octavo.bookie.journal.item import CommittedGroup, EntryHead, JournalItem
 from octavo.bookie.journal.segment import (
     CONTROL,
+    SORTED_BASE,
     FooterBuilder,
     Position,
     Record,
     RecordType,
 )
 from octavo.bookie.storage.applier import IndexApplier
-from octavo.bookie.storage.index import MAX_ENTRY_ID, Index, LedgerState, Location
+from octavo.bookie.storage.index import MAX_ENTRY_ID, Index, LedgerState, Location, Suspect
+from octavo.bookie.storage.index_jobs import Suspicions, finish
+from octavo.bookie.storage.index_walk import rows_into
 from octavo.bookie.storage.keyed_index import MARK_KEY, SEGMENT_KEY, KeyedIndex, entry_key
 from octavo.bookie.storage.memory_index import MemoryEngine
 from octavo.bookie.storage.rocks_index import RocksEngine
@@ -192,6 +195,29 @@ def test_ids_at_the_ends_of_their_range(anyone: Home) -> None:
     assert index.locate_run(last, last - 1, 5, BOUND)[0] == place(1)
     assert index.locate_run(last, last + 1, 5, BOUND) == [], "whoever reads on is told the end"
     assert index.locate_run(0, 0, 5, BOUND) == [place(3)]
+
+
+def test_rows_of_all_ledgers_come_in_order_from_anywhere(anyone: Home) -> None:
+    index = anyone.open()
+    places = {(4, 9): Location(1, 5, 40), (4, 2): Location(2, 5, 40), (6, 0): Location(1, 90, 70)}
+    fill(index, places)
+    rows = [(ledger, entry, place) for (ledger, entry), place in sorted(places.items())]
+    mine = [row for row in index.rows_from(0, 0, 100) if row[0] in (4, 6)]
+    assert mine == rows
+    assert index.rows_from(4, 3, 1) == [rows[1]]
+    assert list(rows_into(index, 2, lambda: None)) == [rows[0]]
+
+
+def test_615_suspects_are_kept_until_they_are_taken_off(anyone: Home) -> None:
+    index = anyone.open()
+    one = Suspect(4, 9, Location(1, 5, 40), has_row=True)
+    two = Suspect(6, 0, Location(SORTED_BASE, 1 << 31, 7), has_row=False)
+    finish(Suspicions(added=[two, one], notes={b"why": b"a scrub"}), index)
+    assert index.suspects(10) == [one, two]
+    assert index.suspects(1) == [one]
+    assert index.note(b"why") == b"a scrub"
+    finish(Suspicions(added=[], removed=[one], notes={}), index)
+    assert index.suspects(10) == [two]
 
 
 def test_segments_come_in_the_order_of_their_numbers(anyone: Home) -> None:

@@ -57,6 +57,7 @@ WORKS = {
     "bookies decommission": "bookies decommission bookie-1 --metadata memory://gone/octavo",
     "bookies list": "bookies list --metadata memory://list/octavo",
     "bookies readonly": "bookies readonly bookie-1 --metadata memory://hold/octavo",
+    "bookies scrub": "bookies scrub --metadata memory://scrub/octavo",
     "bookies writable": "bookies writable bookie-1 --metadata memory://free/octavo",
     "brokers drain": "brokers drain broker-1",
     "brokers list": "brokers list",

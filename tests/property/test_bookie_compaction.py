@@ -12,6 +12,7 @@ from octavo.bookie.reclaim.compaction_actions import (
     CheckSegment,
     CopyLive,
     FlushIndex,
+    Hold,
     RemoveSegment,
     RepointCopied,
     Report,
@@ -342,6 +343,42 @@ def test_613_a_copy_leaves_what_is_kept_back() -> None:
     assert surveyed(use(1, 500), free=2_400, total=10_000) == [Report(0, 0)]
     assert surveyed(use(1, 500), free=1_900, total=10_000) == [CopyLive((1,))], "read-only already"
     assert surveyed(use(1, 500), free=1_600, total=10_000) == [Report(0, 0)]
+
+
+def held(number: int, live: int, hold: Hold) -> SegmentUse:
+    return SegmentUse(number, SEGMENT_BYTES, live, hold)
+
+
+def test_615_what_waits_for_its_repair_is_left_as_it_is() -> None:
+    kept = held(1, 100, Hold.KEPT)
+    assert surveyed(kept, use(2, 200)) == [CopyLive((2,))]
+    assert surveyed(held(1, 0, Hold.KEPT), now_s=61.0) == [Report(0, 0)]
+
+
+def test_615_what_is_damaged_is_emptied_first_however_full() -> None:
+    left = held(3, 950, Hold.LEFT)
+    assert surveyed(use(1, 100), left, now_s=61.0) == [CopyLive((3,))], "no round is due"
+    assert surveyed(use(1, 100), left) == [CopyLive((3,))], "nothing else fits beside it"
+    assert surveyed(held(3, 300, Hold.LEFT), use(1, 100)) == [CopyLive((3, 1))]
+    assert surveyed(left, free=2500) == [Report(0, 0)], "6.13"
+
+
+def test_615_a_damaged_segment_is_tried_again_when_its_repair_is_done() -> None:
+    core = real_core(0.0)
+    survey = Survey([held(3, 300, Hold.LEFT)], 50_000, 100_000)
+    for damaged, wanted in (([3], CopyLive((3,))), ([], Report(0, 0))):
+        core.hurry(61.0)
+        assert core.wake(61.0) == [FlushIndex()]
+        core.flushed(100, 61.0)
+        assert core.surveyed(survey, 61.0) == [wanted]
+        if damaged:
+            core.copied(SegmentUse(0, 0, 0), damaged, 61.0)
+            core.flushed(100, 61.0)
+            assert core.surveyed(survey, 61.0) == [Report(0, 0)]
+    core.evacuate(3, 61.0)
+    assert core.wake(61.0) == [FlushIndex()]
+    core.flushed(100, 61.0)
+    assert core.surveyed(survey, 61.0) == [CopyLive((3,))]
 
 
 def test_dead_segments_come_first() -> None:

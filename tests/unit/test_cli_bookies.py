@@ -22,6 +22,7 @@ from octavo.metadata.repairs import AuditReport, BookieHold, HoldKind, RepairMar
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import (
+    BookieUnavailable,
     IllegalStateError,
     InvalidRequest,
     MetadataCorrupt,
@@ -175,3 +176,11 @@ def test_a_bookie_that_is_named_is_not_let_go(store: str) -> None:
     rows = rows_of(store)
     assert rows["bookie-1"]["hold"] == "draining"
     assert rows["bookie-1"]["state"] == "away"
+
+
+def test_615_a_scrub_is_asked_of_bookies_that_are_there(store: str) -> None:
+    assert octavo("bookies", "scrub", "--metadata", store, "-o", "json") == "[]\n"
+    with pytest.raises(BookieUnavailable, match="bookie-1 is away"):
+        octavo("bookies", "scrub", "bookie-1", "--now", "--metadata", store)
+    with pytest.raises(InvalidRequest, match="bookie-9"):
+        octavo("bookies", "scrub", "bookie-9", "--metadata", store)

@@ -14,6 +14,7 @@ import typer
 from octavo.cli.failures import ExitCode
 from octavo.cli.folder import DEFAULT_DATA, DataOption, require_cluster
 from octavo.cli.output import Format, FormatOption, Row, beside_work, count_of, emit_rows, note
+from octavo.runtime.errors import BookieUnavailable, OctavoError
 
 if TYPE_CHECKING:
     from octavo.client.autorecovery.operator import DrainProgress, Operator
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 INFO_TIMEOUT_S = 1.0
 DRAIN_TIMEOUT_S = 3600.0
 MARKS_COUNTED_MAX = 1000
+SCRUB_COLUMNS = ("whole_s_ago", "read_mb", "damaged", "repaired", "unrepaired", "quarantined")
+"""What is told of a scrub: how long ago all was read; since the start of the process how much was
+read, entries found damaged, entries made again; and entries and segments that are damaged now."""
 
 app = typer.Typer(help="Look after the bookies of a cluster.")
 NameArgument = Annotated[str, typer.Argument(help="A bookie, as `octavo bookies list` names it.")]
@@ -151,6 +155,75 @@ def writable(
     asyncio.run(run())
     note(f"{name} takes records again, unless its disk is full")
     return ExitCode.OK
+
+
+@app.command()
+def scrub(
+    name: Annotated[
+        str | None, typer.Argument(help="A bookie, as `octavo bookies list` names it; else all.")
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Have it read all its segments, beginning now.")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+    metadata: StoreOption = None,
+    data: DataOption = DEFAULT_DATA,
+) -> int:
+    """Show what bookies found when they read what they store, to find damage before it is needed.
+
+    They do so by themselves, a little at a time. What is damaged is made again from other copies.
+    """
+    from octavo.client.autorecovery.operator import operating
+
+    async def run() -> tuple[list[Row], list[str]]:
+        async with operating(metadata_of(metadata, data)) as operator:
+            if name is not None:
+                await operator.member_of(name)
+            there = operator.client.directory.live()
+            chosen = {b.bookie_id: b.control_address for b in there if name in (None, b.bookie_id)}
+            if name is not None and not chosen:
+                raise BookieUnavailable(f"{name} is away", hint="`octavo bookies list` shows all")
+            notes = [await _scrub_now(*one) for one in chosen.items()] if now else []
+            now_ms = operator.clock.wall_ms()
+            return [await _scrubbed(*one, now_ms) for one in chosen.items()], notes
+
+    rows, notes = asyncio.run(run())
+    with beside_work():
+        emit_rows(rows, output, title="scrub")
+    for text in filter(None, notes):
+        note(text)
+    return ExitCode.UNAVAILABLE if any(notes) else ExitCode.OK
+
+
+async def _scrub_now(name: str, address: str) -> str:
+    """Ask one bookie; why it did not work, or nothing."""
+    from octavo.supervisor.health import scrub_now
+
+    try:
+        await scrub_now(address, INFO_TIMEOUT_S)
+    except OctavoError as error:
+        return f"{name} does not begin: {error.cause}"
+    return ""
+
+
+async def _scrubbed(name: str, address: str, now_ms: int) -> Row:
+    """What one bookie says of its scrub; nothing of one that does not answer."""
+    from octavo.supervisor.health import bookie_info
+
+    info = await bookie_info(address, INFO_TIMEOUT_S)
+    if info is None:
+        return {"bookie": name, "state": "no answer", **dict.fromkeys(SCRUB_COLUMNS)}
+    ended_s = (now_ms - info.scrub_ended_ms) // 1000 if info.scrub_ended_ms else None
+    values = (
+        ended_s,
+        info.scrub_bytes // 1_000_000,
+        info.scrub_entries_damaged,
+        info.scrub_entries_repaired,
+        info.scrub_entries_waiting,
+        info.scrub_segments_quarantined,
+    )
+    state = "reading" if info.scrub_running else "waiting"
+    return {"bookie": name, "state": state, **dict(zip(SCRUB_COLUMNS, values, strict=True))}
 
 
 @app.command()

@@ -6,6 +6,7 @@ OSError: what it means (fail-stop, EIO, DISK_FULL) is decided by the caller (B-8
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -66,6 +67,10 @@ class FileReader(Protocol):
 
     def size(self) -> int:
         """Bytes of the file, preallocated ones included."""
+        ...
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Let the operating system forget its copy of these bytes; a hint."""
         ...
 
     def close(self) -> None:
@@ -204,6 +209,10 @@ class _RealReader:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        with contextlib.suppress(OSError):  # a hint: the cache keeps what it has
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         os.close(self._fd)

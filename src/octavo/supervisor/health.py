@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2
 
-from octavo.proto.bookie_pb2 import CollectRequest, InfoReply, InfoRequest
+from octavo.proto.bookie_pb2 import CollectRequest, InfoReply, InfoRequest, ScrubRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.endpoints import open_blocking_channel, open_channel
 from octavo.proto.health import STARTED
@@ -32,6 +32,15 @@ async def collect_now(
     async with open_channel(address) as channel:
         try:
             await BookieControlStub(channel).Collect(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise NotReady(error.details() or error.code().name) from error
+
+
+async def scrub_now(address: str, timeout_s: float) -> None:
+    """Have a bookie read all its segments, beginning now; raises NotReady."""
+    async with open_channel(address) as channel:
+        try:
+            await BookieControlStub(channel).Scrub(ScrubRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise NotReady(error.details() or error.code().name) from error
 
