@@ -114,6 +114,14 @@ class HandOver:
             self.handout.ready.extend(records)
         return True
 
+    async def run_until(self, ends: Mapping[TopicPartition, int]) -> list[Record] | None:
+        """The next records of a read that stops at `ends`, as they are handed out, perhaps none;
+        None when it is complete."""
+        records = await self.records(self._limit, self._turn(), ends)
+        if records is None or self.finishing is None:
+            return records
+        return self.finishing.many(records, self.rewind)
+
     @property
     def _limit(self) -> int:
         return self._opening.config.max_poll_records

@@ -13,11 +13,13 @@ from typing import Any, Self
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.leaving import leave_async
 from octavo.client.messaging.api.reader import AsyncReader
+from octavo.client.messaging.reading.reading_errors import our_fault
 from octavo.client.messaging.records import Record, TopicPartition
-from octavo.runtime.deadline import Deadline, check_timeout
+from octavo.client.messaging.user_code import ClientLog
+from octavo.runtime.deadline import check_timeout
 from octavo.runtime.errors import (
+    DeserializationFailed,
     IllegalStateError,
-    InvariantViolation,
     OctavoError,
     RequestTimedOut,
 )
@@ -25,6 +27,8 @@ from octavo.runtime.tasks import TaskOwner
 
 FOLLOW_POLL_S = 0.2
 """How long one look for news lasts; `refresh` notices a tail without records so much later."""
+
+_log = ClientLog("octavo.client")
 
 
 class Table:
@@ -37,14 +41,33 @@ class Table:
         """Why it follows no more."""
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Take records in, in order; a value of None deletes, what has no key is no row."""
+        """Take records in, in order; a value of None deletes, what has no key is no row.
+
+        Raises DeserializationFailed for a key that no dict takes.
+        """
+        rows = self.rows
         for record in records:
-            if record.key is None:
+            key, value = record.key, record.value
+            if key is None:
                 continue
-            if record.value is None:
-                self.rows.pop(record.key, None)
-            else:
-                self.rows[record.key] = record.value
+            try:
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
+            except Exception as error:  # its hash and its equality are the user's
+                raise DeserializationFailed(
+                    f"the key of {record.topic_partition} offset {record.offset} cannot be the "
+                    f"key of a row: {error!r}",
+                    hint="give a key_deserializer whose results are hashable",
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                ) from error
+
+    def end(self, error: OctavoError) -> None:
+        """Reading raises `error` from now on, unless it raises another one already."""
+        self.failure = self.failure or error
 
     def current(self) -> dict[Any, Any]:
         """The rows; raises while they are not loaded, and once they are not followed any more."""
@@ -101,8 +124,9 @@ class AsyncTableView(TableRows):
         self.table = Table()
         self._binding = binding
         self._reader = reader
-        self._tasks = TaskOwner("table-view", on_failure=self._broke)
-        self._news = asyncio.Condition()
+        self._tasks = TaskOwner("table-view")
+        self._news = asyncio.Event()
+        """Set at the next news, and replaced by another then."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -126,35 +150,46 @@ class AsyncTableView(TableRows):
 
         Raises what reading raises; then it is closed.
         """
-        if self._is_closed:
-            raise IllegalStateError("the table is closed", hint="make a new one")
+        self._check_open()
         if self.table.is_loaded:
             return
         try:
             await self._reader.start()
-            async for record in self._reader.read_to_end():
-                self.table.apply((record,))
+            ends = await self._reader.begin_to_end()
+            while (records := await self._reader.hand_over.run_until(ends)) is not None:
+                self.table.apply(records)
         except BaseException:
             await self.close()
             raise
-        self.table.is_loaded = True
-        self._tasks.spawn(self._follow(), name="follow")
+        self._check_open()  # somebody may have closed it meanwhile
+        if not self.table.is_loaded:  # or loaded it
+            self.table.is_loaded = True
+            self._tasks.spawn(self._follow(), name="follow").add_done_callback(self._ended)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise IllegalStateError("the table is closed", hint="make a new one")
 
     async def _follow(self) -> None:
         try:
             while True:
                 self.table.apply(await self._reader.poll(timeout=FOLLOW_POLL_S))
-                await self._tell()
+                self._tell()
         except OctavoError as error:  # every read and `refresh` raises it from now on
-            self.table.failure = error
-            await self._tell()
+            self.table.end(error)
+        except Exception as error:  # noqa: BLE001  it reaches whoever reads
+            self.table.end(our_fault("following a table", error))
+            _log.error("a table is not followed any more: %r", error, exc_info=error)
 
-    def _broke(self, _: str, error: BaseException) -> None:
-        self.table.failure = InvariantViolation(f"a table is not followed any more: {error!r}")
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        """Nobody follows, whatever ended it: also a cancellation before it began."""
+        ended = "the table is not followed any more"
+        self.table.end(IllegalStateError(ended, hint="make a new one"))
+        self._tell()
 
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     async def refresh(self, timeout: float | None = 30.0) -> None:
         """Return when the table has everything up to the end offsets seen at the call.
@@ -163,19 +198,27 @@ class AsyncTableView(TableRows):
         that ended following.
         """
         self.table.current()
-        deadline = Deadline(self._binding.cluster().clock, check_timeout(timeout))
+        limit_s = check_timeout(timeout)
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                await self._refresh()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.table.current()
+            raise RequestTimedOut(
+                f"the table has not reached the end of its topics after {limit_s:g} s"
+            ) from None
+
+    async def _refresh(self) -> None:
         ends = await self._reader.end_offsets()
-        async with self._news:
-            while not await self._has_reached(ends):
-                self.table.current()
-                left_s = deadline.wait_s()
-                try:
-                    async with asyncio.timeout(left_s):
-                        await self._news.wait()
-                except TimeoutError:
-                    raise RequestTimedOut(
-                        f"the table has not reached the end of its topics after {timeout:g} s"
-                    ) from None
+        while True:
+            news = self._news  # of what comes while the positions are asked for
+            self.table.current()
+            if await self._has_reached(ends):
+                break
+            await news.wait()
         self.table.current()
 
     async def _has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
@@ -188,8 +231,9 @@ class AsyncTableView(TableRows):
         """Stop following; reading raises IllegalStateError then. Twice is harmless."""
         self._is_closed = True
         self._binding.forget(self)
-        closed = IllegalStateError("the table is closed", hint="make a new one")
-        self.table.failure = self.table.failure or closed
-        await self._tasks.close()
-        await self._reader.close(timeout)
-        await self._tell()
+        self.table.end(IllegalStateError("the table is closed", hint="make a new one"))
+        self._tell()
+        try:
+            await self._tasks.close()
+        finally:
+            await self._reader.close(timeout)
