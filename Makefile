@@ -68,7 +68,7 @@ soak-memory: $(READY) ## memory of server and client under each abuse of a conne
 soak-recreate: $(READY) ## topics deleted and created again under live producers and readers, 40 rounds
 	@PYTHONPATH=. $(PY) -m tools.soak_recreate $(ARGS)
 
-life-soak: $(READY) ## rolls, trims, retention and kills: no retained record is missed, no trimmed one read; DURATION seconds, SEED
+life-soak: $(READY) ## rolls, trims, retention, compaction and kills: no retained record is missed, no trimmed one read; DURATION seconds, SEED
 	@PYTHONPATH=. $(PY) -m tools.life_soak --duration $(or $(DURATION),120) --seed $(or $(SEED),1) $(ARGS)
 
 groups-soak: $(READY) ## members of a group that join, leave, freeze and die under load, DURATION seconds (300), SEED n (1)

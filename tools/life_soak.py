@@ -11,7 +11,6 @@ Usage: python -m tools.life_soak [--duration 120] [--seed 1]
 from __future__ import annotations
 
 import argparse
-import asyncio
 import pathlib
 import random
 import sys
@@ -21,30 +20,39 @@ import time
 
 from octavo import Client, TopicPartition
 from octavo.client.messaging.producing.futures import SendFuture
-from octavo.metadata.connect import connect_store, root_of
-from octavo.metadata.ledgers import LedgerCatalog
-from octavo.metadata.paths import Paths
-from octavo.metadata.topics import PartitionCatalog, TopicCatalog
-from octavo.runtime.clock import SystemClock
-from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import BufferFull, NoOffsetForPartition, OctavoError, OffsetOutOfRange
 from octavo.testing import LocalCluster
+from tools import life_table
+from tools.life_census import Census
 
 TOPIC = "life"
 PARTITIONS = 2
-RETENTION_MS = 8_000
+RETENTION_MS = 20_000
 SETTINGS = {
     "segment.bytes": "65536",
     "segment.ms": "2000",
     "retention.ms": str(RETENTION_MS),
-    "retention.bytes": "1000000",
+    "retention.bytes": "2000000",
 }
 BROKER = {
     "min_segment_bytes": 65_536,
     "retention_check_interval_ms": 500,
     "trash_delay_ms": 1_000,
     "session_timeout_s": 3.0,
+    "compaction_check_interval_ms": 500,
+    "compaction_memory_bytes": 16_384,
 }
+BOOKIE = {
+    "segment_bytes": 4 << 20,
+    "gc_interval_s": 3.0,
+    "gc_confirm_s": 2.0,
+    "compaction_check_s": 2.0,
+    "compaction_minor_interval_s": 5.0,
+    "compaction_major_interval_s": 10.0,
+}
+DISK_MB_MAX = 250
+"""At any moment, all servers and their logs together. What is retained is 8 MB and its copies 24;
+the rest is journals that wait for the collection, segments made ahead, and metadata."""
 TIMEOUT_S = 60.0
 _LASTS = threading.Event()
 """Never set: a wait lasts its time."""
@@ -59,8 +67,9 @@ class Facts:
         self.trims = 0
         self.kills = 0
         self.probes = 0
-        self.ledgers: set[int] = set()
-        """Listed at some moment."""
+        self.disk_mb = 0.0
+        """The most that was seen."""
+        self.compactions = self.rolls = self.never_named = self.unsure = 0
         self.seen: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.jumps: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
 
@@ -68,9 +77,10 @@ class Facts:
 class Sender(threading.Thread):
     """One producer of numbered records, alternating between the partitions."""
 
-    def __init__(self, servers: str, facts: Facts) -> None:
+    def __init__(self, servers: str, facts: Facts, seed: int) -> None:
         super().__init__(name="sender", daemon=True)
         self._servers = servers
+        self._rng = random.Random(seed)
         self._facts = facts
         self.sent: list[tuple[int, int, SendFuture]] = []
 
@@ -85,7 +95,7 @@ class Sender(threading.Thread):
             number = 0
             while not self._facts.ends.is_set():
                 partition = number % PARTITIONS
-                value = b"%d:" % number + b"x" * 1000
+                value = b"%d:" % number + self._rng.randbytes(1000)
                 try:
                     future = producer.send_nowait(TOPIC, value, partition=partition)
                     self.sent.append((partition, number, future))
@@ -161,10 +171,9 @@ def probe(client: Client, facts: Facts, rng: random.Random) -> None:
 
 
 def look(client: Client, facts: Facts, starts: list[int]) -> None:
-    """Note the ledgers of the moment, and whether logs begin later than before."""
+    """Note whether logs begin later than before."""
     for at in range(PARTITIONS):
         log = client.admin.describe_log(TOPIC, at, timeout=TIMEOUT_S)
-        facts.ledgers |= {segment.ledger_id for segment in log.segments}
         if log.log_start < starts[at]:
             facts.wrong.append(f"{at}: the start went back from {starts[at]} to {log.log_start}")
         facts.trims += log.log_start > starts[at]
@@ -225,62 +234,80 @@ def judge(client: Client, facts: Facts, sender: Sender) -> int:
     return lost
 
 
-async def orphans(url: str, known: set[int]) -> set[int]:
-    """Ledgers that were listed once, are neither listed nor in a trash, and still exist."""
-    clock, entropy = SystemClock(), SystemEntropy()
-    store = await connect_store(url, client_name="soak", clock=clock, entropy=entropy)
-    try:
-        paths = Paths(root_of(url))
-        topic = (await TopicCatalog(store, paths, clock=clock, entropy=entropy).get(TOPIC)).topic
-        lists = PartitionCatalog(store, paths, clock=clock, entropy=entropy)
-        kept: set[int] = set()
-        for partition in range(PARTITIONS):
-            found = await lists.read(topic.topic_id, partition)
-            if found is not None:
-                kept |= {one.ledger_id for one in found.state.segments}
-                kept |= {one.ledger_id for one in found.state.trash}
-        catalog = LedgerCatalog(store, paths, clock=clock, entropy=entropy)
-        there = {int(ledger_id) async for ledger_id in catalog.walk()}
-        return (there & known) - kept
-    finally:
-        await store.close()
+def weigh(folder: pathlib.Path, facts: Facts) -> None:
+    """Note what is on disk now, in blocks that are taken."""
+    size = 0
+    for file in folder.rglob("*"):
+        try:
+            size += file.lstat().st_blocks * 512
+        except FileNotFoundError:
+            continue  # it went meanwhile
+    facts.disk_mb = max(facts.disk_mb, size / 1e6)
+    if size / 1e6 > DISK_MB_MAX:
+        facts.wrong.append(f"{size / 1e6:.0f} MB are on disk, more than {DISK_MB_MAX}")
 
 
-def run(duration_s: float, seed: int, folder: pathlib.Path) -> tuple[Facts, int, float]:
-    """The soak; what was found, how many records are lost, and the megabytes on disk."""
+def _strike(cluster: LocalCluster, client: Client, facts: Facts, rng: random.Random) -> None:
+    """One thing that happens."""
+    step = rng.random()
+    if step < 0.15:
+        kill(cluster, facts, rng)
+    elif step < 0.35:
+        trim(client, facts, rng)
+    elif step < 0.6:
+        probe(client, facts, rng)
+    else:
+        _LASTS.wait(0.3)
+
+
+def run(duration_s: float, seed: int, folder: pathlib.Path) -> tuple[Facts, int]:
+    """The soak; what was found, and how many records are lost."""
     rng, facts = random.Random(seed), Facts()
-    with LocalCluster(bookies=3, brokers=2, data=folder, broker_settings=BROKER) as cluster:
+    settings = {"broker_settings": BROKER, "bookie_settings": BOOKIE}
+    with LocalCluster(bookies=3, brokers=2, data=folder, **settings) as cluster:  # type: ignore[arg-type]
         servers = cluster.bootstrap_servers
         with Client(servers) as client:
             client.admin.create_topic(TOPIC, PARTITIONS, SETTINGS)
-            sender, follower = Sender(servers, facts), Follower(servers, facts)
-            sender.start()
-            follower.start()
-            starts = [0] * PARTITIONS
-            end_s = time.monotonic() + duration_s
-            while time.monotonic() < end_s and not facts.wrong:
-                step = rng.random()
+            client.admin.create_topic(life_table.TOPIC, life_table.PARTITIONS, life_table.SETTINGS)
+            topics = {TOPIC: PARTITIONS, life_table.TOPIC: life_table.PARTITIONS}
+            census = Census(cluster.metadata, topics)
+            sender, follower = Sender(servers, facts, seed), Follower(servers, facts)
+            keyed = life_table.KeyedSender(servers, facts.ends, seed)
+            threads = (sender, follower, keyed)
+            with client.table_view(life_table.TOPIC) as table:
+                for thread in (census, *threads):
+                    thread.start()
+                starts = [0] * PARTITIONS
+                end_s = time.monotonic() + duration_s
+                while time.monotonic() < end_s and not facts.wrong:
+                    look(client, facts, starts)
+                    weigh(folder, facts)
+                    _strike(cluster, client, facts, rng)
+                facts.ends.set()
+                for thread in threads:
+                    thread.join(2 * TIMEOUT_S)
+                    if thread.is_alive():
+                        facts.wrong.append(f"the {thread.name} does not end")
                 look(client, facts, starts)
-                if step < 0.15:
-                    kill(cluster, facts, rng)
-                elif step < 0.35:
-                    trim(client, facts, rng)
-                elif step < 0.6:
-                    probe(client, facts, rng)
-                else:
-                    _LASTS.wait(0.3)
-            facts.ends.set()
-            for thread in (sender, follower):
-                thread.join(2 * TIMEOUT_S)
-                if thread.is_alive():
-                    facts.wrong.append(f"the {thread.name} does not end")
-            look(client, facts, starts)
-            lost = judge(client, facts, sender)
-            left = asyncio.run(orphans(cluster.metadata, facts.ledgers))
-            if left:
-                facts.wrong.append(f"ledgers {sorted(left)} are in no list and no trash")
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        return facts, lost, size / 1e6
+                lost = judge(client, facts, sender)
+                table.refresh(TIMEOUT_S)
+                rows = table.snapshot()
+            facts.wrong += life_table.judge(client, keyed, rows)
+            facts.unsure = len(keyed.wanted()[1])
+            note(census, facts)
+        return facts, lost
+
+
+def note(census: Census, facts: Facts) -> None:
+    """What the lists showed."""
+    census.end(TIMEOUT_S)
+    if census.failed:
+        facts.wrong.append(census.failed)
+    if census.left:
+        facts.wrong.append(f"ledgers {sorted(census.left)} are in no list and no trash")
+    facts.compactions = len(census.compacted)
+    facts.rolls = len(census.named - census.compacted) - PARTITIONS - life_table.PARTITIONS
+    facts.never_named = len(census.never_named)
 
 
 def main() -> int:
@@ -290,14 +317,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        facts, lost, disk_mb = run(args.duration, args.seed, pathlib.Path(folder) / "data")
+        facts, lost = run(args.duration, args.seed, pathlib.Path(folder) / "data")
     for one in facts.wrong[:20]:
         print(one)
-    rolls = len(facts.ledgers) - PARTITIONS
     verdict = "OK" if not facts.wrong and not lost else "WRONG"
     print(
-        f"life: {verdict} rolls={rolls} trims={facts.trims} kills={facts.kills} lost={lost} "
-        f"wrong={len(facts.wrong)} disk_mb={disk_mb:.0f} probes={facts.probes} seed={args.seed}"
+        f"life: {verdict} rolls={facts.rolls} trims={facts.trims} "
+        f"compactions={facts.compactions} kills={facts.kills} lost={lost} "
+        f"wrong={len(facts.wrong)} disk_mb={facts.disk_mb:.0f} probes={facts.probes} "
+        f"unsure={facts.unsure} never_named={facts.never_named} seed={args.seed}"
     )
     return 0 if verdict == "OK" else 1
 
