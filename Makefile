@@ -51,6 +51,9 @@ soak-metadata: $(READY) ## 2,000 flipped bits, lost sectors and cuts of the embe
 soak-index: $(READY) ## 1,500 flipped bits in the files of a bookie's index: none believed, none a bare exception
 	@PYTHONPATH=. $(PY) -m tools.index_flips $(ARGS)
 
+soak-start: $(READY) ## a bookie with 20 GiB, a million entries and 10,000 ledgers: starts after kill -9, and all of it is there
+	@PYTHONPATH=. $(PY) -m tools.soak_start $(ARGS)
+
 storage-soak: $(READY) ## topics written and deleted, bookies killed: the space returns and nothing is lost; SEED=n
 	@PYTHONPATH=. $(PY) -m tools.storage_soak --seed $(or $(SEED),1) $(ARGS)
 

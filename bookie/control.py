@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -18,6 +18,7 @@ WIRE = "octavo.bookie.Wire"
 JOURNAL = "octavo.bookie.Journal"
 """Readiness of the journal: new records are taken; not while the bookie is read-only."""
 STOP_GRACE_S = 1.0
+ListLedgers = Callable[[bookie_pb2.ListLedgersRequest], Awaitable[bookie_pb2.ListLedgersReply]]
 
 
 class _Control(bookie_pb2_grpc.BookieControlServicer):
@@ -26,10 +27,12 @@ class _Control(bookie_pb2_grpc.BookieControlServicer):
         info: Callable[[], bookie_pb2.InfoReply],
         collect: Callable[[bookie_pb2.CollectRequest], None],
         scrub: Callable[[], None],
+        list_ledgers: ListLedgers,
     ) -> None:
         self._info = info
         self._collect = collect
         self._scrub = scrub
+        self._list_ledgers = list_ledgers
 
     async def Scrub(
         self,
@@ -42,6 +45,19 @@ class _Control(bookie_pb2_grpc.BookieControlServicer):
         except OctavoError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.cause)
         return bookie_pb2.ScrubReply()
+
+    async def ListLedgers(
+        self,
+        request: bookie_pb2.ListLedgersRequest,
+        context: grpc.aio.ServicerContext[
+            bookie_pb2.ListLedgersRequest, bookie_pb2.ListLedgersReply
+        ],
+    ) -> bookie_pb2.ListLedgersReply:
+        """A page of the ledgers stored here; FAILED_PRECONDITION while nothing is served."""
+        try:
+            return await self._list_ledgers(request)
+        except OctavoError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.cause)
 
     async def Collect(
         self,
@@ -72,11 +88,12 @@ class ControlServer:
         info: Callable[[], bookie_pb2.InfoReply],
         collect: Callable[[bookie_pb2.CollectRequest], None],
         scrub: Callable[[], None],
+        list_ledgers: ListLedgers,
     ) -> None:
         self._server = grpc_server()
         self._health = HealthBoard((SERVICE, WIRE, JOURNAL))
         self._health.add_to(self._server)
-        servicer: Any = _Control(info, collect, scrub)
+        servicer: Any = _Control(info, collect, scrub, list_ledgers)
         bookie_pb2_grpc.add_BookieControlServicer_to_server(servicer, self._server)
 
     async def start(self, host: str, port: int) -> int:

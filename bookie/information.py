@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 import octavo
@@ -13,6 +14,8 @@ from octavo.runtime.errors import IllegalStateError
 
 STATES = ("starting", "rw", "ro", "reopening", "stopping")
 """The words for what a bookie is doing."""
+LISTED_MAX = 100_000
+"""Ledgers in one answer: less than a megabyte."""
 
 
 class InformationDesk:
@@ -75,6 +78,18 @@ class InformationDesk:
         if not opened.scrubber.enabled:
             raise IllegalStateError("this bookie does not scrub: scrub_bytes_per_s is 0")
         opened.scrubber.hurry()
+
+    async def list_ledgers(
+        self, request: bookie_pb2.ListLedgersRequest
+    ) -> bookie_pb2.ListLedgersReply:
+        """A page of the ledgers stored here; raises IllegalStateError before it is opened."""
+        opened = self.opened()
+        if opened is None:
+            raise IllegalStateError("the bookie is not started")
+        held = await opened.reclaimer.collector.held()
+        first = bisect_right(held, request.above)
+        end = first + max(1, min(request.limit, LISTED_MAX))
+        return bookie_pb2.ListLedgersReply(ledger_ids=held[first:end], more=end < len(held))
 
     def collect(self, request: bookie_pb2.CollectRequest) -> None:
         """Look for what may be deleted at once; raises IllegalStateError before it is opened."""

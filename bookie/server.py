@@ -98,7 +98,9 @@ class BookieServer:
         self.desk = InformationDesk(
             config, self._gauge, state=lambda: self._state, opened=lambda: self._opened
         )
-        self._control = ControlServer(self.desk.info, self.desk.collect, self.desk.scrub)
+        self._control = ControlServer(
+            self.desk.info, self.desk.collect, self.desk.scrub, self.desk.list_ledgers
+        )
         self._sessions: set[Session] = set()
         self.unsent = UnsentReplies(config.unsent_replies_max_bytes)
         """Replies that clients do not take (BP-2)."""

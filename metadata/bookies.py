@@ -14,19 +14,30 @@ from typing import Literal, NamedTuple
 from google.protobuf.message import DecodeError
 
 from octavo.metadata.directory import Directory
+from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.paths import Paths
 from octavo.metadata.registration import RETRY_S, TAKEN_WAIT_S, Registration
+from octavo.metadata.restored_mark import RestoredMark, require_whole, restored_mark
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore
 from octavo.proto import records_pb2
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import IllegalStateError, KeyExists, MetadataCorrupt, UnsupportedVersion
+from octavo.runtime.errors import (
+    IllegalStateError,
+    KeyExists,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    UnsupportedVersion,
+)
 from octavo.runtime.ids import Member
+from octavo.runtime.telemetry import get_logger
 
 COOKIE_FORMAT_VERSION = 1
 
 BookieState = Literal["rw", "ro"]
+
+_log = get_logger("octavo.metadata.bookies")
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,9 @@ class BookieRegistration:
     state: BookieState = "rw"
     process_nonce: bytes = field(default=b"", compare=False)
     """Of the process that registered, as read; another one means that it was away in between."""
+    ledgers_before: int | None = field(default=None, compare=False)
+    """No ledger above this one was made before the process came; None: not known, of any it may
+    lack what was written while its bookie was away."""
 
     @property
     def member(self) -> Member:
@@ -50,7 +64,9 @@ class BookieRegistration:
         return Member(self.bookie_id, self.incarnation)
 
 
-def _registration_bytes(registration: BookieRegistration, nonce: bytes) -> bytes:
+def _registration_bytes(
+    registration: BookieRegistration, nonce: bytes, ledgers_before: int | None
+) -> bytes:
     return records_pb2.BookieRegistration(
         bookie_id=registration.bookie_id,
         incarnation=str(registration.incarnation),
@@ -58,6 +74,7 @@ def _registration_bytes(registration: BookieRegistration, nonce: bytes) -> bytes
         control_address=registration.control_address,
         fault_domain=registration.fault_domain,
         process_nonce=nonce,
+        ledgers_before=ledgers_before,
     ).SerializeToString(deterministic=True)
 
 
@@ -78,6 +95,7 @@ def _parse_registration(state: BookieState, data: bytes) -> BookieRegistration:
         fault_domain=record.fault_domain,
         state=state,
         process_nonce=record.process_nonce,
+        ledgers_before=record.ledgers_before if record.HasField("ledgers_before") else None,
     )
 
 
@@ -142,6 +160,7 @@ class BookieRegistrar:
         self._nonce = entropy.token()
         self._on_taken = on_taken
         self._current: Registration | None = None
+        self._ledgers_before: int | None = None
 
     @property
     def state(self) -> BookieState:
@@ -160,7 +179,16 @@ class BookieRegistrar:
         """
         if self._current is not None:
             raise IllegalStateError("already registered")
+        self._ledgers_before = await self._last_ledger_id()
         self._current = await self._establish(self.state, taken_wait_s)
+
+    async def _last_ledger_id(self) -> int | None:
+        """The largest ledger id given out so far; None: that cannot be read now."""
+        try:
+            return await LedgerIdAllocator(self._store, self._paths, self._clock).last_id()
+        except (MetadataCorrupt, MetadataUnavailable) as error:
+            _log.warning("last-ledger-id-unknown", cause=error.cause)
+            return None
 
     async def switch(self, state: BookieState) -> None:
         """Create the new registration, then delete the old one, in this order (6.13)."""
@@ -184,7 +212,7 @@ class BookieRegistrar:
         registration = Registration(
             self._store,
             rw if state == "rw" else ro,
-            _registration_bytes(self._registration, self._nonce),
+            _registration_bytes(self._registration, self._nonce, self._ledgers_before),
             clock=self._clock,
             on_taken=self._on_taken,
         )
@@ -322,13 +350,24 @@ class CookieCatalog:
         """Ids of all bookies that ever registered and were not decommissioned."""
         return await self._writes.children(self._paths.cookies)
 
+    async def restored(self) -> RestoredMark | None:
+        """The last time that the metadata was put back from a copy; None: never (ADR 51).
+
+        Raises MetadataUnavailable, MetadataCorrupt.
+        """
+        return await restored_mark(self._writes, self._paths)
+
     async def stored_cluster_id(self) -> str:
         """The cluster's uuid as the store has it now, which this never makes; empty for none."""
         found = await self._writes.read(self._paths.instance_id)
         return "" if found is None else found.value.decode("ascii", "replace")
 
     async def cluster_id(self) -> str:
-        """The cluster's uuid (INSTANCEID), written once by whoever comes first."""
+        """The cluster's uuid (INSTANCEID), written once by whoever comes first.
+
+        Every server asks for it when it starts: IllegalStateError while a copy is being put back.
+        """
+        await require_whole(self._writes, self._paths)
         found = await self._writes.read(self._paths.instance_id)
         if found is None:
             fresh = str(self._entropy.uuid()).encode()

@@ -146,6 +146,8 @@ class AuditReport:
     unreadable: int = 0
     unchecked: int = 0
     auditor: str = ""
+    processes: frozenset[bytes] = frozenset()
+    """Nonces of the processes of bookies that were there when it began."""
 
 
 class RepairCatalog:
@@ -323,6 +325,7 @@ class RepairCatalog:
             record.unreadable,
             record.unchecked,
             record.auditor,
+            frozenset(record.processes),
         )
 
     async def set_report(self, report: AuditReport) -> None:
@@ -335,6 +338,7 @@ class RepairCatalog:
             unreadable=report.unreadable,
             unchecked=report.unchecked,
             auditor=report.auditor,
+            processes=sorted(report.processes),
         )
         await self._overwrite(self._paths.audited, _bytes_of(record))
 

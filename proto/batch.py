@@ -56,7 +56,8 @@ _HEADER = struct.Struct("<BBBBIIIIhHqqqiiqiiq")
 _CRC = struct.Struct("<I")
 _TIMESTAMP = struct.Struct("<q")
 _BROKER_FIELDS = struct.Struct("<qiiq")
-_BROKER_AT = 56
+BROKER_AT = 56
+"""Where base offset and last offset delta lie in the header."""
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
@@ -222,7 +223,7 @@ def _with_crc(batch: bytearray) -> Buffer:
 
 
 def _crc_of(batch: Buffer) -> int:
-    return crc32c(batch[HEADER_BYTES:], crc32c(batch[8:_BROKER_AT], crc32c(batch[:4])))
+    return crc32c(batch[HEADER_BYTES:], crc32c(batch[8:BROKER_AT], crc32c(batch[:4])))
 
 
 def with_sequence(
@@ -296,7 +297,7 @@ def stamp(
         last_offset_delta = count - 1
     fields = _BROKER_FIELDS.pack(base_offset, last_offset_delta, owner_epoch, append_time_ms)
     view = memoryview(batch)
-    return b"".join((view[:_BROKER_AT], fields, view[HEADER_BYTES:]))
+    return b"".join((view[:BROKER_AT], fields, view[HEADER_BYTES:]))
 
 
 def body_of(batch: Buffer, header: BatchHeader) -> Buffer:

@@ -680,3 +680,52 @@ class ScrubReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScrubReply: _TypeAlias = ScrubReply  # noqa: Y015
+
+@_typing.final
+class ListLedgersRequest(_message.Message):
+    """Ledgers of which entries are stored here, in order of their ids: whatever the metadata says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ABOVE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    above: _builtins.int
+    """ids above this; -1: from the first on"""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        above: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLedgersRequest: _TypeAlias = ListLedgersRequest  # noqa: Y015
+
+@_typing.final
+class ListLedgersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_IDS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are more above the last one"""
+    @_builtins.property
+    def ledger_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ledger_ids: _abc.Iterable[_builtins.int] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_ids", b"ledger_ids", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLedgersReply: _TypeAlias = ListLedgersReply  # noqa: Y015

@@ -34,6 +34,11 @@ class BookieControlStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.ListLedgers = channel.unary_unary(
+                '/octavo.bookie.BookieControl/ListLedgers',
+                request_serializer=octavo_dot_proto_dot_bookie__pb2.ListLedgersRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_bookie__pb2.ListLedgersReply.FromString,
+                _registered_method=True)
         self.Info = channel.unary_unary(
                 '/octavo.bookie.BookieControl/Info',
                 request_serializer=octavo_dot_proto_dot_bookie__pb2.InfoRequest.SerializeToString,
@@ -53,6 +58,12 @@ class BookieControlStub:
 
 class BookieControlServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def ListLedgers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Info(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -75,6 +86,11 @@ class BookieControlServicer:
 
 def add_BookieControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ListLedgers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLedgers,
+                    request_deserializer=octavo_dot_proto_dot_bookie__pb2.ListLedgersRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_bookie__pb2.ListLedgersReply.SerializeToString,
+            ),
             'Info': grpc.unary_unary_rpc_method_handler(
                     servicer.Info,
                     request_deserializer=octavo_dot_proto_dot_bookie__pb2.InfoRequest.FromString,
@@ -100,6 +116,33 @@ def add_BookieControlServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class BookieControl:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def ListLedgers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.bookie.BookieControl/ListLedgers',
+            octavo_dot_proto_dot_bookie__pb2.ListLedgersRequest.SerializeToString,
+            octavo_dot_proto_dot_bookie__pb2.ListLedgersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Info(request,

@@ -36,6 +36,7 @@ class BookieControlStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BookieControlAsyncStub: ...
+    ListLedgers: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.ListLedgersRequest, _bookie_pb2.ListLedgersReply]
     Info: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.InfoRequest, _bookie_pb2.InfoReply]
     Collect: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.CollectRequest, _bookie_pb2.CollectReply]
     Scrub: _grpc.UnaryUnaryMultiCallable[_bookie_pb2.ScrubRequest, _bookie_pb2.ScrubReply]
@@ -43,11 +44,19 @@ class BookieControlStub:
 @_typing.type_check_only
 class BookieControlAsyncStub(BookieControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    ListLedgers: _aio.UnaryUnaryMultiCallable[_bookie_pb2.ListLedgersRequest, _bookie_pb2.ListLedgersReply]  # type: ignore[assignment]
     Info: _aio.UnaryUnaryMultiCallable[_bookie_pb2.InfoRequest, _bookie_pb2.InfoReply]  # type: ignore[assignment]
     Collect: _aio.UnaryUnaryMultiCallable[_bookie_pb2.CollectRequest, _bookie_pb2.CollectReply]  # type: ignore[assignment]
     Scrub: _aio.UnaryUnaryMultiCallable[_bookie_pb2.ScrubRequest, _bookie_pb2.ScrubReply]  # type: ignore[assignment]
 
 class BookieControlServicer(metaclass=_abc_1.ABCMeta):
+    @_abc_1.abstractmethod
+    def ListLedgers(
+        self,
+        request: _bookie_pb2.ListLedgersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_bookie_pb2.ListLedgersReply, _abc.Awaitable[_bookie_pb2.ListLedgersReply]]: ...
+
     @_abc_1.abstractmethod
     def Info(
         self,

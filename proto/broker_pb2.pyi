@@ -1354,6 +1354,7 @@ class ClusterHealthReply(_message.Message):
     MARKED_LEDGERS_FIELD_NUMBER: _builtins.int
     AUDITED_MS_FIELD_NUMBER: _builtins.int
     UNCHECKED_LEDGERS_FIELD_NUMBER: _builtins.int
+    RETURNED_BOOKIES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     metadata_connected: _builtins.bool
     write_quorum: _builtins.int
@@ -1380,6 +1381,10 @@ class ClusterHealthReply(_message.Message):
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
     def bookies(self) -> _containers.RepeatedCompositeFieldContainer[Global___BookieInfo]: ...
+    @_builtins.property
+    def returned_bookies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """hold ledgers older than their process, and no look at all ledgers began since they came"""
+
     def __init__(
         self,
         *,
@@ -1397,10 +1402,11 @@ class ClusterHealthReply(_message.Message):
         marked_ledgers: _builtins.int | None = ...,
         audited_ms: _builtins.int | None = ...,
         unchecked_ledgers: _builtins.int | None = ...,
+        returned_bookies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms", "_degraded_ledgers", b"_degraded_ledgers", "_marked_ledgers", b"_marked_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "_unchecked_ledgers", b"_unchecked_ledgers", "audited_ms", b"audited_ms", "degraded_ledgers", b"degraded_ledgers", "marked_ledgers", b"marked_ledgers", "segments", b"segments", "short_segments", b"short_segments", "unchecked_ledgers", b"unchecked_ledgers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms", "_degraded_ledgers", b"_degraded_ledgers", "_marked_ledgers", b"_marked_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "_unchecked_ledgers", b"_unchecked_ledgers", "ack_quorum", b"ack_quorum", "audited_ms", b"audited_ms", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "marked_ledgers", b"marked_ledgers", "metadata_connected", b"metadata_connected", "metadata_error", b"metadata_error", "segments", b"segments", "short_segments", b"short_segments", "unchecked_ledgers", b"unchecked_ledgers", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms", "_degraded_ledgers", b"_degraded_ledgers", "_marked_ledgers", b"_marked_ledgers", "_segments", b"_segments", "_short_segments", b"_short_segments", "_unchecked_ledgers", b"_unchecked_ledgers", "ack_quorum", b"ack_quorum", "audited_ms", b"audited_ms", "bookies", b"bookies", "brokers", b"brokers", "census_complete", b"census_complete", "cluster_id", b"cluster_id", "degraded_ledgers", b"degraded_ledgers", "marked_ledgers", b"marked_ledgers", "metadata_connected", b"metadata_connected", "metadata_error", b"metadata_error", "returned_bookies", b"returned_bookies", "segments", b"segments", "short_segments", b"short_segments", "unchecked_ledgers", b"unchecked_ledgers", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__audited_ms: _TypeAlias = _typing.Literal["audited_ms"]  # noqa: Y015
     _WhichOneofArgType__audited_ms: _TypeAlias = _typing.Literal["_audited_ms", b"_audited_ms"]  # noqa: Y015

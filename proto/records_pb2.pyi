@@ -178,6 +178,7 @@ class BookieRegistration(_message.Message):
     CONTROL_ADDRESS_FIELD_NUMBER: _builtins.int
     FAULT_DOMAIN_FIELD_NUMBER: _builtins.int
     PROCESS_NONCE_FIELD_NUMBER: _builtins.int
+    LEDGERS_BEFORE_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     wire_address: _builtins.str
@@ -186,6 +187,8 @@ class BookieRegistration(_message.Message):
     """host:port of the gRPC control service"""
     fault_domain: _builtins.str
     process_nonce: _builtins.bytes
+    ledgers_before: _builtins.int
+    """the largest ledger id that can have been given out before this process came"""
     def __init__(
         self,
         *,
@@ -195,12 +198,15 @@ class BookieRegistration(_message.Message):
         control_address: _builtins.str = ...,
         fault_domain: _builtins.str = ...,
         process_nonce: _builtins.bytes = ...,
+        ledgers_before: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ledgers_before", b"_ledgers_before", "ledgers_before", b"ledgers_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "control_address", b"control_address", "fault_domain", b"fault_domain", "incarnation", b"incarnation", "process_nonce", b"process_nonce", "wire_address", b"wire_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledgers_before", b"_ledgers_before", "bookie_id", b"bookie_id", "control_address", b"control_address", "fault_domain", b"fault_domain", "incarnation", b"incarnation", "ledgers_before", b"ledgers_before", "process_nonce", b"process_nonce", "wire_address", b"wire_address"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ledgers_before: _TypeAlias = _typing.Literal["ledgers_before"]  # noqa: Y015
+    _WhichOneofArgType__ledgers_before: _TypeAlias = _typing.Literal["_ledgers_before", b"_ledgers_before"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledgers_before) -> _WhichOneofReturnType__ledgers_before | None: ...
 
 Global___BookieRegistration: _TypeAlias = BookieRegistration  # noqa: Y015
 
@@ -795,6 +801,7 @@ class AuditReport(_message.Message):
     UNREADABLE_FIELD_NUMBER: _builtins.int
     UNCHECKED_FIELD_NUMBER: _builtins.int
     AUDITOR_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     ended_ms: _builtins.int
     ledgers: _builtins.int
@@ -805,6 +812,10 @@ class AuditReport(_message.Message):
     unchecked: _builtins.int
     """not every copy could be asked for"""
     auditor: _builtins.str
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """nonces of the bookies that were there when the look began"""
+
     def __init__(
         self,
         *,
@@ -815,10 +826,11 @@ class AuditReport(_message.Message):
         unreadable: _builtins.int = ...,
         unchecked: _builtins.int = ...,
         auditor: _builtins.str = ...,
+        processes: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auditor", b"auditor", "ended_ms", b"ended_ms", "format_version", b"format_version", "ledgers", b"ledgers", "short", b"short", "unchecked", b"unchecked", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auditor", b"auditor", "ended_ms", b"ended_ms", "format_version", b"format_version", "ledgers", b"ledgers", "processes", b"processes", "short", b"short", "unchecked", b"unchecked", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from octavo.proto.batch import BROKER_AT, HEADER_BYTES
 from octavo.proto.batch import MAGIC as BATCH_MAGIC
 from octavo.runtime.checksum import Buffer, crc32c
-from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
+from octavo.runtime.errors import CorruptBatch, CorruptEntry, UnsupportedVersion
 from octavo.runtime.invariant import invariant
 
 SNAPSHOT_MAGIC = 0xB8
@@ -44,6 +45,7 @@ _WINDOW = struct.Struct("<iiqq")
 _TXN = struct.Struct("<qq")
 _ABORTED = struct.Struct("<qqq")
 _FOOTER = struct.Struct("<qqqqqqqI")
+_OFFSETS = struct.Struct("<qi")
 
 invariant(sys.byteorder == "little", "index arrays are stored in little-endian order")
 
@@ -125,6 +127,17 @@ class Footer(NamedTuple):
 def is_batch(payload: Buffer) -> bool:
     """Whether an entry's payload is a batch (0xB7)."""
     return payload[:1] == _BATCH
+
+
+def peek_offsets(begins: Buffer) -> tuple[int, int]:
+    """Base and next offset of a batch, by no more of it than its header.
+
+    For whoever keeps only the beginnings of entries that were verified. Raises CorruptBatch.
+    """
+    if len(begins) < HEADER_BYTES:
+        raise CorruptBatch(f"batch of {len(begins)} bytes is shorter than its header")
+    base_offset, last_delta = _OFFSETS.unpack_from(begins, BROKER_AT)
+    return base_offset, base_offset + last_delta + 1
 
 
 def is_snapshot(payload: Buffer) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from octavo.metadata.ledger_record import LedgerMetadata
@@ -36,6 +37,9 @@ class CopyCensus(NamedTuple):
     """Segments looked at."""
     complete: bool
     """Whether these are all."""
+    returned: Mapping[str, bytes]
+    """Bookies that hold ledgers older than their process, and its nonce: while they were away they
+    may have missed something."""
 
 
 async def take_census(
@@ -46,7 +50,8 @@ async def take_census(
     Raises OctavoError when the catalog or a record cannot be read: then nothing is known.
     """
     gate = asyncio.Semaphore(CONCURRENT_READS)
-    live = {bookie.member for bookie in storage.bookies()}
+    bookies = storage.bookies()
+    live = {bookie.member for bookie in bookies}
 
     async def listed(topic_id: uuid.UUID, number: int) -> tuple[Segment, ...]:
         async with gate:
@@ -75,13 +80,19 @@ async def take_census(
     chosen = everything[:SEGMENTS_MAX]
     records = await asyncio.gather(*(look(segment) for segment in chosen))
     degraded = short = 0
+    returned: dict[str, bytes] = {}
     for segment, record in zip(chosen, records, strict=True):
         if record is None:
             continue
         degraded += int(record.degraded and segment.end_offset is None)
         short += int(is_short(record, live))
+        named = {member.bookie_id for _, members in record.fragments for member in members}
+        for bookie in bookies:
+            before = bookie.ledgers_before
+            if bookie.bookie_id in named and (before is None or record.ledger_id <= before):
+                returned[bookie.bookie_id] = bookie.process_nonce
     complete = len(wanted) <= PARTITIONS_MAX and len(everything) <= SEGMENTS_MAX
-    return CopyCensus(degraded, short, len(chosen), complete)
+    return CopyCensus(degraded, short, len(chosen), complete, returned)
 
 
 def is_short(record: LedgerMetadata, live: set[Member]) -> bool:

@@ -28,6 +28,7 @@ from octavo.bookie.reclaim.collection_actions import (
 from octavo.bookie.reclaim.collection_core import CollectionCore, CollectionLimits
 
 INSTANCE = "cluster-1"
+LIES = ("hide", "wipe", "empty", "other", "restore", "put back", "session", "truth", "truth")
 LIMITS = CollectionLimits(interval_s=900.0, confirm_s=60.0, unexplained_ratio=0.2, reads_max=1000)
 MakeCore = Callable[[Memory, float], CollectionCore]
 
@@ -49,6 +50,7 @@ class Store:
     deletions: int = 0
     last_id: int = 0
     cookie_version: int = 0
+    restored: str = ""
 
     def copy(self) -> Store:
         return replace(self, ledgers=set(self.ledgers))
@@ -62,6 +64,7 @@ class Tally:
     alarms: dict[Alarm, int] = field(default_factory=dict[Alarm, int])
     lies: int = 0
     restarts: int = 0
+    put_back: int = 0
 
 
 class CollectionWorld:
@@ -157,7 +160,7 @@ class CollectionWorld:
     def _lie(self) -> None:
         rng = self._rng
         self.tally.lies += 1
-        lie = rng.choice(("hide", "wipe", "empty", "other", "restore", "session", "truth", "truth"))
+        lie = rng.choice(LIES)
         living = sorted(self.store.ledgers)
         if lie == "hide" and living:
             self._hidden = set(rng.sample(living, rng.randrange(1, len(living) + 1)))
@@ -175,10 +178,22 @@ class CollectionWorld:
                 self.store.last_id = last_id  # its epoch was raised (INV-11)
             self._given_out = last_id
             self._copies = []
+        elif lie == "put back" and self._copies and self._honest is None:
+            self._put_back(rng.choice(self._copies).copy())
         elif lie == "session":
             self._session += 1
         elif lie == "truth":
             self._tell_truth()
+
+    def _put_back(self, copy: Store) -> None:
+        """As the tool does it: with a mark, a new epoch, no counts; bookies were stopped for it."""
+        copy.restored = f"copy{self._rng.randrange(1 << 40)}"
+        copy.deletions, copy.cookie_version = 0, 0
+        copy.last_id = self._given_out = max(self._given_out, self.store.last_id) + 1000
+        self.store, self._copies, self._dying = copy, [], []
+        self._went_back, self._cookie_floor = "", 0
+        self._restart()
+        self.tally.put_back += 1
 
     def _become(self, store: Store) -> None:
         if self._honest is None:
@@ -202,7 +217,10 @@ class CollectionWorld:
             for action in actions:
                 self.core.validate()
                 if not honest and rng.random() < 0.05:
+                    core = self.core
                     self._lie()
+                    if self.core is not core:
+                        return  # the bookie was stopped for it
                 if not honest and rng.random() < 0.03 and not isinstance(action, Remember):
                     self._restart()
                     return
@@ -260,6 +278,8 @@ class CollectionWorld:
             went_back=self._went_back,
             last_id=store.last_id,
             deletions=store.deletions,
+            restored=store.restored,
+            restored_words=f"restored as {store.restored}",
         )
         if store.instance_id == INSTANCE:
             self._publish(store)

@@ -42,6 +42,10 @@ class MemoryBookies:
         entropy = SeededEntropy(1)
         self.members = [Member(f"bookie-{i}", entropy.uuid()) for i in range(1, bookies + 1)]
         self.live = bookies
+        self.processes: dict[str, bytes] = {}
+        """Nonces of processes by bookie; the others are of the first one."""
+        self.ledgers_before: dict[str, int] = {}
+        """Ledgers that are older than a bookie's process; of the others none."""
         self.hold = False
         """Entries arrive but nothing is acknowledged."""
         self.first_copies = False

@@ -54,7 +54,16 @@ class MemoryStorage:
 
     def bookies(self) -> list[BookieRegistration]:
         live = self._bookies.members[: self._bookies.live]
-        return [BookieRegistration(m.bookie_id, m.incarnation, "127.0.0.1:1") for m in live]
+        return [
+            BookieRegistration(
+                m.bookie_id,
+                m.incarnation,
+                "127.0.0.1:1",
+                process_nonce=self._bookies.processes.get(m.bookie_id, b"first"),
+                ledgers_before=self._bookies.ledgers_before.get(m.bookie_id, 0),
+            )
+            for m in live
+        ]
 
     async def read_record(self, ledger_id: LedgerId) -> LedgerMetadata:
         return (await self._catalog.read(ledger_id)).metadata

@@ -39,6 +39,10 @@ class StoreFacts(NamedTuple):
     """The largest ledger id that can have been given out."""
     deletions: int
     """Deletions of ledgers that were begun in the life of the cluster."""
+    restored: str = ""
+    """Name of the last restoration of the metadata from a copy; empty: there was none."""
+    restored_words: str = ""
+    """When that was, and how old the copy, for people."""
 
 
 class Memory(NamedTuple):
@@ -49,6 +53,8 @@ class Memory(NamedTuple):
     were deleted here; -1 when there was no such pass yet."""
     doubt: str
     """Not empty: the metadata went back, in words; nothing is deleted until an operator says so."""
+    restored: str = ""
+    """The restoration that was there when nothing was missing, or that an operator accepted."""
 
 
 class ReadFacts(NamedTuple):

@@ -14,7 +14,9 @@ and ends early wherever something does not fit. What holds: a ledger is deleted 
   none missing. Where no such pass is known: no more than `unexplained_ratio` of all, and the
   listing is not empty (G-3, ADR 36).
 
-Evidence that the store went back is remembered until an operator says what to do.
+Evidence that the store went back is remembered until an operator says what to do. A store that was
+restored from a copy says so itself, and counts deletions from nought: nothing that is missing from
+it is explained, until a pass found every ledger there (ADR 51).
 """
 
 from __future__ import annotations
@@ -151,7 +153,11 @@ class CollectionCore:
             self.step = Step.WALK
             return [WalkLedgers()]
         self._expect(Step.FACTS_AGAIN)
-        if self._facts is None or facts.session_id != self._facts.session_id:
+        before = self._facts
+        if before is None or (facts.session_id, facts.restored) != (
+            before.session_id,
+            before.restored,
+        ):
             return self._end(now_s, completed=False)  # G-1: a new session may be another server
         ripe = self._ripe(now_s)
         self.step = Step.DELETE
@@ -181,6 +187,12 @@ class CollectionCore:
         self._expect(Step.WALK)
         for ledger_id in self._first_missing_s.keys() - self._unlisted:
             del self._first_missing_s[ledger_id]
+        if self._is_restored() and not self._accepted:
+            unknown = len(self._unlisted & self._local)
+            if unknown:
+                return self._stop(Alarm.OLDER_METADATA, self._restored_cause(unknown), now_s)
+            assert self._facts is not None
+            self.memory = Memory(self._facts.deletions, "", self._facts.restored)
         if not self._unlisted:
             return self._end(now_s)
         # One more than can be explained is read: if it is missing, too, that is the answer.
@@ -252,11 +264,15 @@ class CollectionCore:
             return Alarm.OLDER_METADATA, memory.doubt
         if facts.went_back:
             return Alarm.OLDER_METADATA, facts.went_back
+        if memory.restored and not facts.restored:
+            return Alarm.OLDER_METADATA, "the metadata has forgotten that it was restored"
         if facts.cookie_version < facts.cookie_floor:
             return Alarm.OLDER_METADATA, (
                 f"this bookie's cookie has version {facts.cookie_version}, it had "
                 f"{facts.cookie_floor}"
             )
+        if facts.restored != memory.restored:
+            return Alarm.NONE, ""  # it began to count anew; `walk_ended` asks what is missing
         known = self._facts.deletions if self._facts is not None else memory.explained
         if facts.deletions < max(known, memory.explained):
             return Alarm.OLDER_METADATA, (
@@ -265,9 +281,20 @@ class CollectionCore:
             )
         return Alarm.NONE, ""
 
+    def _is_restored(self) -> bool:
+        """Whether the metadata was put back from a copy, and no pass since found all ledgers."""
+        return self._facts is not None and self._facts.restored != self.memory.restored
+
+    def _restored_cause(self, missing: int) -> str:
+        assert self._facts is not None
+        of = f"{missing} of {len(self._local)} ledgers stored here are not in it"
+        return f"{self._facts.restored_words}: {of}, and may have been made since the copy"
+
     def trusts(self, facts: StoreFacts) -> bool:
         """Whether nothing speaks against the metadata now, without any operator's word (G-3)."""
         if self._accepted or self.memory.doubt or self.alarm is not Alarm.NONE:
+            return False
+        if facts.restored != self.memory.restored:
             return False
         return self._judge_store(facts)[0] is Alarm.NONE
 
@@ -322,7 +349,8 @@ class CollectionCore:
             if not self._unlisted & self._local:  # every ledger with entries is there, or deleted
                 accepted, self._accepted = self._accepted, False
                 counted = self._facts.deletions
-                self.memory = Memory(counted if accepted else self._explained(now_s), "")
+                explained = counted if accepted else self._explained(now_s)
+                self.memory = Memory(explained, "", self._facts.restored)
             if self.memory != self._kept:
                 self._kept = self.memory
                 actions.append(Remember(self.memory))

@@ -49,15 +49,17 @@ _log = get_logger("octavo.bookie.collection")
 
 def encode_memory(memory: Memory) -> bytes:
     """What is remembered, as a note of the index."""
-    return b"%d %s" % (memory.explained, memory.doubt.encode())
+    known = f"/{memory.restored}" if memory.restored else ""
+    return f"{memory.explained}{known} {memory.doubt}".encode()
 
 
 def decode_memory(value: bytes | None) -> Memory:
     """The same, read; nothing is known without one."""
     if value is None:
         return Memory(-1, "")
-    number, _, doubt = value.partition(b" ")
-    return Memory(int(number), doubt.decode())
+    numbers, _, doubt = value.decode().partition(" ")
+    explained, _, restored = numbers.partition("/")
+    return Memory(int(explained), doubt, restored)
 
 
 @dataclass
@@ -123,6 +125,11 @@ class Collector:
         """Begin a pass at once."""
         self.core.hurry(self._clock.monotonic())
         self._asked.set()
+
+    async def held(self) -> list[int]:
+        """Ledgers of which the index has entries, in order; for tools."""
+        ledgers = await self._thread.run(self._index.ledgers)
+        return sorted(ledger_id for ledger_id, has_entries in ledgers if has_entries)
 
     async def trusts(self) -> tuple[int, bool]:
         """The session, and whether a pass found nothing against the metadata, nor does it now.

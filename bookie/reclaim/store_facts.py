@@ -48,6 +48,7 @@ class StoreWitness:
         floor, mine = identity.confirmed_version, identity.cookie
         instance_id = await self._cookies.stored_cluster_id()
         found = await self._cookies.read_cookie(mine.bookie_id)
+        mark = await self._cookies.restored()
         facts = StoreFacts(
             session_id=session_id,
             instance_id=instance_id,
@@ -57,6 +58,8 @@ class StoreWitness:
             went_back=identity.store_went_back,
             last_id=await self._ids.last_id(),
             deletions=await self.catalog.deletions(),
+            restored="" if mark is None else mark.nonce,
+            restored_words="" if mark is None else mark.words,
         )
         if self._connected() != session_id:
             raise MetadataUnavailable("the session changed while it was asked")

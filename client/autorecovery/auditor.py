@@ -183,6 +183,7 @@ class Auditor:
                     unreadable=seen.unreadable,
                     unchecked=seen.unchecked,
                     auditor=self._name,
+                    processes=frozenset(fleet.processes.values()),
                 )
             )
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from octavo.client.autorecovery.audit_core import Fleet
 from octavo.client.autorecovery.fleet_reader import FleetReader
+from octavo.client.autorecovery.found import Verified
 from octavo.client.autorecovery.pace import Pace
 from octavo.client.autorecovery.replica_check import ReplicaCheck
-from octavo.client.autorecovery.verify import LedgerVerifier, Verified
+from octavo.client.autorecovery.verify import LedgerVerifier
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.config import LedgerClientConfig
@@ -152,16 +153,21 @@ class Operator:
 
         Raises NoSuchLedger for one that was named, MetadataUnavailable.
         """
-        verifier = LedgerVerifier(
+        verifier = self.verifier(bytes_per_s)
+        fleet = await self.fleet()
+        async for found in verifier.each(fleet, map(LedgerId, ledger_ids), read=read):
+            yield found
+
+    def verifier(self, bytes_per_s: int) -> LedgerVerifier:
+        """Checks single ledgers; what it reads of all of them together is not faster than this."""
+        return LedgerVerifier(
             self.client.catalog,
             self.calls,
             self.check,
             pace=Pace(bytes_per_s, self.clock),
             timeout_s=self.client.config.request_timeout_s,
+            clock=self.clock,
         )
-        fleet = await self.fleet()
-        async for found in verifier.each(fleet, map(LedgerId, ledger_ids), read=read):
-            yield found
 
     async def recover(self, ledger_id: int, *, timeout_s: float) -> tuple[bool, LedgerMetadata]:
         """Close a ledger and evict its writer: whether it was open still, and how it ended.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from octavo.metadata.brokers import BrokerDirectory
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore, SessionState
@@ -89,14 +91,24 @@ class ClusterService:
         reply.segments = census.segments
         reply.census_complete = census.complete
         try:
-            await self._during(self._tell_repairs(reply))
+            await self._during(self._tell_repairs(reply, census.returned))
         except OctavoError as error:
             _log.info("repairs-not-known", cause=error.cause)
         return reply
 
-    async def _tell_repairs(self, reply: pb.ClusterHealthReply) -> None:
-        """7.3: how many ledgers wait for copies, and when all were looked at."""
+    async def _tell_repairs(
+        self, reply: pb.ClusterHealthReply, returned: Mapping[str, bytes]
+    ) -> None:
+        """7.3: how many ledgers wait for copies, and when all were looked at.
+
+        In this order: a pass marks what lacks copies before it is reported. Of a bookie that came
+        back no marks prove nothing until a pass that began after its return is reported.
+        """
         report = await self._repairs.report()
+        looked_at = frozenset[bytes]() if report is None else report.processes
+        reply.returned_bookies.extend(
+            sorted(bookie for bookie, nonce in returned.items() if nonce not in looked_at)
+        )
         reply.marked_ledgers = len(await self._repairs.marked(MARKS_COUNTED_MAX))
         if report is not None:
             reply.audited_ms = report.ended_ms

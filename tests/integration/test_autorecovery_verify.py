@@ -3,19 +3,21 @@ could not be looked at is never called whole (A-2, INV-5, INV-6)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 
 from octavo.client.autorecovery.audit_core import Fleet
+from octavo.client.autorecovery.found import PROBLEMS_TOLD_MAX, Tallies, Verified
 from octavo.client.autorecovery.operator import Operator
-from octavo.client.autorecovery.verify import PROBLEMS_TOLD_MAX, Verified
 from octavo.metadata.bookies import Cookie
 from octavo.metadata.ledgers import Quorum
 from octavo.proto.bookie_wire import FrameType, Status
-from octavo.proto.entry import encode_header
+from octavo.proto.entry import decode_header, encode_header
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import NoSuchLedger
 from octavo.runtime.ids import LedgerId
@@ -79,9 +81,11 @@ def flipped(entry: bytes) -> bytes:
 
 
 async def test_a_whole_ledger_is_whole(scene: Scene) -> None:
+    stored = sum(map(len, scene.copies(0).values()))
     for read in (False, True):
         found = await scene.verify(read=read)
-        assert found == Verified(scene.ledger_id, "CLOSED", COUNT, 3)
+        tallies = Tallies(replicas=3, read_bytes=3 * stored * read)
+        assert found == Verified(scene.ledger_id, "CLOSED", COUNT, 3, tallies=tallies)
 
 
 async def test_missing_copies_are_named_as_runs(scene: Scene) -> None:
@@ -90,7 +94,8 @@ async def test_missing_copies_are_named_as_runs(scene: Scene) -> None:
     for read in (False, True):
         found = await scene.verify(read=read)
         assert not found.unknown
-        assert found.problems[0] == "b1 lacks entries 3-5, 9"
+        assert found.problems == ("b1 lacks entries 3-5, 9",)
+        assert found.tallies.missing == 4, "each copy counts once, asked for and read"
 
 
 async def test_only_reading_sees_a_damaged_copy(scene: Scene) -> None:
@@ -98,6 +103,7 @@ async def test_only_reading_sees_a_damaged_copy(scene: Scene) -> None:
     assert not (await scene.verify(read=False)).problems
     (problem,) = (await scene.verify()).problems
     assert problem == f"b2: entry {COUNT - 1} cannot be read: EIO"
+    assert (await scene.verify()).tallies.damaged == 1
 
 
 async def test_inv5_two_intact_copies_of_different_bytes_are_no_copies(scene: Scene) -> None:
@@ -105,6 +111,65 @@ async def test_inv5_two_intact_copies_of_different_bytes_are_no_copies(scene: Sc
     head = encode_header(scene.ledger_id, 70, 69, 1000, payload)
     scene.copies(0)[70] = head + payload
     assert (await scene.verify()).problems == ("entry 70 differs: b0 | b1, b2 (INV-5)",)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("length", "bytes, with it they are"), ("lac", "was acknowledged (E-3)")],
+)
+async def test_e1_e3_a_header_that_does_not_follow_the_one_before_it(
+    scene: Scene, field: str, text: str
+) -> None:
+    old = decode_header(scene.copies(0)[70])
+    length = old.length + (5 if field == "length" else 0)
+    lac = 75 if field == "lac" else 69
+    payload = b"70"
+    wrong = encode_header(scene.ledger_id, 70, lac, length, payload) + payload
+    for number in range(3):  # the same on all: only the order of entries tells
+        scene.copies(number)[70] = wrong
+    problems = (await scene.verify()).problems
+    assert text in problems[0]
+    assert not (await scene.verify(read=False)).problems
+
+
+async def test_e1_the_length_of_the_record_is_that_of_its_last_entry(scene: Scene) -> None:
+    catalog = scene.operator.client.catalog
+    found = await catalog.read(LedgerId(scene.ledger_id))
+    await catalog.cas(found, replace(found.metadata, length=(found.metadata.length or 0) + 1))
+    (problem,) = (await scene.verify()).problems
+    assert problem.startswith("its record says")
+
+
+async def test_a_copy_that_arrives_late_is_not_missing(ledgers: FakeCluster) -> None:
+    """The last acknowledged entry of an open ledger may be on its way to its third bookie."""
+    scene = await _scene(ledgers, close=False)
+    late = scene.copies(2).pop(7)
+    listed = scene.cluster.bookies[2].received
+    looks = listed.count(FrameType.LIST_ENTRIES)
+
+    async def arrives() -> None:
+        await until(lambda: listed.count(FrameType.LIST_ENTRIES) > looks)
+        scene.copies(2)[7] = late
+
+    found, _ = await asyncio.gather(scene.verify(read=False), arrives())
+    assert not found.problems
+
+
+async def test_a_ledger_that_goes_while_it_is_looked_at_is_no_loss(scene: Scene) -> None:
+    """Its topic is deleted: bookies may give its entries up before the look is over."""
+    asked = asyncio.Event()
+    scene.cluster.bookies[0].hold[FrameType.LIST_ENTRIES] = asked
+    scene.copies(1).clear()
+
+    async def deleted() -> None:
+        listed = scene.cluster.bookies[0].received
+        await until(lambda: FrameType.LIST_ENTRIES in listed)
+        catalog = scene.operator.client.catalog
+        await catalog.delete(await catalog.read(LedgerId(scene.ledger_id)))
+        asked.set()
+
+    with pytest.raises(NoSuchLedger):
+        await asyncio.gather(scene.verify(read=False), deleted())
 
 
 async def test_who_could_not_be_asked_is_told_apart(scene: Scene) -> None:
@@ -115,6 +180,7 @@ async def test_who_could_not_be_asked_is_told_apart(scene: Scene) -> None:
     found = await scene.verify()
     assert not found.problems
     assert set(found.unknown) == {"b0 is away"}
+    assert found.tallies[1:4] == (0, 0, COUNT), "all its copies are unknown, and none is missing"
 
 
 @pytest.mark.parametrize("frame", [FrameType.LIST_ENTRIES, FrameType.READ])
@@ -131,8 +197,10 @@ async def test_what_is_told_of_one_ledger_is_bounded(scene: Scene) -> None:
     scene.copies(0).clear()
     for entry in range(0, COUNT, 2):
         scene.copies(1)[entry] = flipped(scene.copies(1)[entry])
-    problems = (await scene.verify()).problems
+    found = await scene.verify()
+    problems = found.problems
     assert len(problems) == PROBLEMS_TOLD_MAX + 1
+    assert found.tallies[1:3] == (COUNT, COUNT // 2), "everything is counted"
     assert problems[0] == f"b0 lacks entries 0-{COUNT - 1}"
     assert problems[-1].endswith("more")
 

@@ -70,6 +70,34 @@ def _until(condition: Callable[[], bool], what: str, timeout_s: float = HEALED_W
         threading.Event().wait(0.2)
 
 
+@contextmanager
+def steps_of(cluster: LocalCluster) -> Generator[list[str]]:
+    """What the health of the cluster says of copies, whenever it says something else."""
+    stop = threading.Event()
+    steps: list[str] = []
+
+    def watch() -> None:
+        with Client(cluster.bootstrap_servers) as client:
+            while not stop.wait(0.01):
+                found = client.admin.cluster_health()
+                if found.short_segments:
+                    said = "away"
+                elif found.marked_ledgers:
+                    said = "being made"
+                else:
+                    said = "not known" if found.returned_bookies else "whole"
+                if not steps or steps[-1] != said:
+                    steps.append(said)
+
+    thread = threading.Thread(target=watch, name="health")
+    thread.start()
+    try:
+        yield steps
+    finally:
+        stop.set()
+        thread.join(60)
+
+
 def _until_whole(cluster: LocalCluster, without: str = "") -> Seen:
     """Every entry on every member of its record, no mark left, and `without` named nowhere."""
     seen: list[Seen] = []
@@ -137,8 +165,15 @@ def test_a_bookie_that_was_away_gets_what_was_written_meanwhile() -> None:
             cluster.kill("bookie-2")
             before = len(sent)
             _until(lambda: len(sent) > before + 300, "records without the bookie")
+        with steps_of(cluster) as steps:
+            _until(lambda: bool(steps), "a first look at the health")
             cluster.restart("bookie-2")
-        seen = _until_whole(cluster)
+            seen = _until_whole(cluster)
+            _until(lambda: steps[-1] == "whole", "the health to say so")
+        # Not known, then being made, then whole: never whole before somebody has looked (7.3).
+        assert steps[0] == "away", steps
+        assert "being made" in steps, steps
+        assert steps.count("whole") == 1, steps
         assert all(record.quorum.write == 3 for record in seen.records)
         assert "slot-repaired" in "".join(cluster.log(f"bookie-{i}") for i in (1, 2, 3))
 

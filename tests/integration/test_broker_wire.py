@@ -13,10 +13,12 @@ import pytest_asyncio
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.memory import MemoryStore
 from octavo.metadata.paths import Paths
+from octavo.metadata.repairs import AuditReport, RepairCatalog
 from octavo.proto import batch as batches
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error, from_wire
 from octavo.proto.produce_wire import MESSAGE_BATCHES_MAX
+from octavo.runtime.clock import SystemClock
 from octavo.runtime.ids import LedgerId
 from octavo.serving import topic_admin
 from octavo.serving.config import BrokerConfig
@@ -442,6 +444,26 @@ async def test_a_bookie_that_is_away_makes_its_segments_short(
     cluster.bookies.live = 2
     health = await client.stub.ClusterHealth(pb.ClusterHealthRequest())
     assert (health.degraded_ledgers, health.short_segments, health.segments) == (0, 1, 1)
+
+
+async def test_73_a_bookie_that_came_back_is_not_known_to_be_whole_before_a_look(
+    client: Client, cluster: Loopback
+) -> None:
+    await client.produce(batch_of(make_batch()))
+
+    async def returned() -> list[str]:
+        return list((await client.stub.ClusterHealth(pb.ClusterHealthRequest())).returned_bookies)
+
+    assert await returned() == [], "every ledger is younger than its bookies"
+    back = cluster.bookies.members[1].bookie_id
+    cluster.bookies.processes[back] = b"second"
+    cluster.bookies.ledgers_before[back] = 1 << 40
+    assert await returned() == [back]
+    repairs = RepairCatalog(cluster.metadata.connect(), Paths("/octavo"), clock=SystemClock())
+    await repairs.set_report(AuditReport(1, 1, processes=frozenset({b"first"})))
+    assert await returned() == [back], "that look began before it came"
+    await repairs.set_report(AuditReport(2, 1, processes=frozenset({b"first", b"second"})))
+    assert await returned() == []
 
 
 async def test_a_slow_roll_is_worth_asking_again(cluster: Loopback) -> None:

@@ -40,6 +40,7 @@ PRINTS = {
     "brokers": "brokers --help",
     "logs": "logs up --data DATA",
     "cluster": "cluster --help",
+    "metadata": "metadata --help",
 }
 """Commands whose work is their output: path in the command tree → a line that succeeds."""
 
@@ -48,6 +49,7 @@ JUDGES = {
     "cluster health": "cluster health",
     "doctor": "doctor --data DATA",
     "ledger verify": "ledger verify --metadata memory://verify/octavo",
+    "verify": "verify --metadata memory://all/octavo",
 }
 """Commands whose output is a judgement: the exit code stays."""
 
@@ -83,6 +85,8 @@ WORKS = {
     "up": "up --bookies 0 --data DATA",
     "down": "down --data DATA",
     "restart": "restart bookie-1 --data DATA",
+    "metadata backup": "metadata backup COPY --replace --metadata memory://copied/octavo",
+    "metadata restore": "metadata restore COPY --yes --metadata memory://restored/octavo",
     "probe": "probe 127.0.0.1:1 --timeout 0.2",
     "broker": "broker --id broker-1 --metadata nowhere",
     "bookie": "bookie --id bookie-1 --metadata nowhere --data DATA",
@@ -114,7 +118,7 @@ def words(
         fake.call(lambda: fake.cluster.topics.clear())
         fake.call(lambda: fake.cluster.create("t", 1))
         shutil.rmtree(tmp_path / "lake", ignore_errors=True)
-        paths = {"DATA": str(data), "LAKE": str(tmp_path / "lake")}
+        paths = {"DATA": str(data), "LAKE": str(tmp_path / "lake"), "COPY": str(tmp_path / "copy")}
         return [paths.get(word, word) for word in line.split()]
 
     return prepared

@@ -17,7 +17,7 @@ from octavo.bookie.storage.keyed_index import doom_key
 from octavo.bookie.storage.memory_index import MemoryIndex
 from octavo.bookie.storage.reads import EntryReader, SegmentFiles
 from octavo.metadata.envelope import seal
-from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.ledgers import LedgerCatalog, Quorum
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import Versioned
 from octavo.proto import bookie_pb2
@@ -311,6 +311,57 @@ async def test_m4_a_listing_that_leaves_out_what_exists(
         assert (await rig.read(ledger, 0))[0] is Status.OK
 
 
+async def test_m4_a_follower_that_stands_still_deletes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers from the past for good, also behind barriers: ledgers made since look deleted."""
+    async with rig_of(tmp_path) as rig:
+        old = await rig.ledger()
+        await fill(rig, old)
+        await passes(rig)
+        past = rig.cluster.tree.copy()
+        new = [await rig.ledger() for _ in range(3)]
+        await fill(rig, *new)
+        monkeypatch.setattr(rig.metadata, "_view", lambda: past)
+        await passes(rig, 5)
+        assert collector_of(rig).core.alarm is Alarm.OLDER_METADATA
+        monkeypatch.undo()
+        await passes(rig, 5)
+        for ledger in (old, *new):
+            assert (await rig.read(ledger, 0))[0] is Status.OK
+        assert "older-metadata: " in collector_of(rig).alarm, "until an operator says so"
+
+
+async def test_m4_a_follower_that_lags_between_barriers_hides_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made is never taken for deleted, and what is deleted goes."""
+    async with rig_of(tmp_path) as rig:
+        store, catch_up = rig.metadata, rig.metadata.barrier
+
+        async def barrier() -> None:
+            await catch_up()
+            store.lag()
+
+        monkeypatch.setattr(store, "barrier", barrier)
+        other = rig.cluster.connect()
+        catalog = LedgerCatalog(other, Paths(ROOT), clock=rig.clock, entropy=rig.entropy)
+        kept: list[LedgerId] = []
+        for _ in range(6):
+            made = [
+                (await catalog.create(Quorum(1, 1, 1), [rig.server.member])).metadata.ledger_id
+                for _ in range(2)
+            ]
+            await fill(rig, *made, count=3)
+            await passes(rig, 1)
+            kept.append(made[0])
+            await catalog.delete(await catalog.read(made[1]))
+            await gone(rig, made[1])
+        assert collector_of(rig).alarm == ""
+        for ledger in kept:
+            assert (await rig.read(ledger, 0))[0] is Status.OK
+
+
 async def test_g1_a_store_that_is_away_ends_the_pass_and_no_more(tmp_path: pathlib.Path) -> None:
     async with rig_of(tmp_path) as rig:
         ledger = await rig.ledger()
@@ -447,3 +498,21 @@ async def test_a_lost_index_finds_its_entries_in_sorted_segments(tmp_path: pathl
         found = index_of(rig).entries_of(kept, 0, 100)
         assert len(found) == 30
         assert any(place.segment >= SORTED_BASE for _, place in found)
+
+
+async def test_a_bookie_lists_its_ledgers_in_pages_whatever_the_metadata_says(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with rig_of(tmp_path) as rig:
+        ledgers = sorted([await rig.ledger() for _ in range(5)])
+        await fill(rig, *ledgers, count=2)
+        await settled(rig)
+        await rig.metadata.delete(Paths(ROOT).ledger(ledgers[2]), expected=None)
+        listed: list[int] = []
+        more, above = True, -1
+        while more:
+            request = bookie_pb2.ListLedgersRequest(above=above, limit=2)
+            reply = await rig.server.desk.list_ledgers(request)
+            listed += reply.ledger_ids
+            more, above = reply.more, listed[-1]
+        assert listed == ledgers

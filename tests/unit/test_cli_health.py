@@ -60,6 +60,22 @@ def test_copies_that_are_being_made_are_said() -> None:
     assert "on bookies that are away; copies of 1 ledger are being made (1 broker" in sentence
 
 
+def test_of_a_bookie_that_came_back_nothing_is_known_before_somebody_has_looked() -> None:
+    healthy, sentence = judge(replace(FINE, returned_bookies=("bookie-2",)))
+    assert healthy
+    assert sentence.startswith(
+        "writes are healthy, but whether bookie-2 has all copies is not known yet: nobody has "
+        "looked at every ledger since it came back (1 broker"
+    )
+    both = replace(FINE, returned_bookies=("bookie-1", "bookie-2"), marked_ledgers=2)
+    assert "whether bookie-1, bookie-2 have all copies" in judge(both)[1]
+    assert "since they came back; copies of 2 ledgers are being made (1" in judge(both)[1]
+    named = judge(replace(FINE, returned_bookies=tuple(f"b{n}" for n in range(9))))[1]
+    assert "b4, ... have" in named
+    away = judge(replace(FINE, returned_bookies=("bookie-2",), short_segments=1))[1]
+    assert "1 cannot have all copies" in away, "what is known to be short comes first"
+
+
 def test_a_catalog_that_cannot_be_read_is_not_healthy() -> None:
     unknown = replace(FINE, degraded_ledgers=None, short_segments=None, segments=None)
     assert not unknown.healthy

@@ -55,6 +55,9 @@ def test_of_health_what_a_broker_leaves_out_is_not_known_and_never_zero() -> Non
     found = health_of(reply)
     assert (found.degraded_ledgers, found.short_segments, found.marked_ledgers) == (0, 0, 0)
     assert (found.audited_ms, found.unchecked_ledgers) == (1700, 2)
+    assert found.returned_bookies == ()
+    reply.returned_bookies.append("b2")
+    assert health_of(reply).returned_bookies == ("b2",)
     assert not found.healthy, "one writable bookie of three"
 
 

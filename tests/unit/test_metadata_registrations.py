@@ -18,6 +18,7 @@ from octavo.metadata.bookies import (
 )
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo, BrokerRegistrar
 from octavo.metadata.bundles import BundleOwner, BundleRegistry
+from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.producer_ids import BLOCK_IDS, ProducerIdAllocator
 from octavo.runtime.entropy import SystemEntropy
@@ -66,6 +67,30 @@ async def test_directory_follows_registrations() -> None:
     assert directory.find(Member("bookie-1", uuid.UUID(int=2))) is None
     await mine.close()
     await until(directory, lambda: directory.live() == [])
+    await directory.close()
+
+
+async def test_a_registration_says_which_ledgers_are_older_than_its_process() -> None:
+    """7.3: of those only can it have missed something."""
+    cluster = MemoryCluster()
+    store = cluster.connect()
+    directory = await started_directory(cluster.connect())
+    ids = LedgerIdAllocator(store, PATHS, CLOCK)
+    given = [await ids.allocate() for _ in range(3)]
+    mine = registrar(store)
+    await mine.register()
+    await until(directory, lambda: directory.live() == [ONE])
+    assert directory.live()[0].ledgers_before == given[-1]
+    await mine.switch("ro")
+    await until(directory, lambda: directory.live()[0].state == "ro")
+    assert directory.live()[0].ledgers_before == given[-1], "the same process"
+    await mine.close()
+    cluster.corrupt(PATHS.idgen, b"x")
+    again = registrar(store)
+    await again.register()
+    await until(directory, lambda: directory.live() != [] and directory.live()[0].state == "rw")
+    assert directory.live()[0].ledgers_before is None, "not known: of any it may"
+    await again.close()
     await directory.close()
 
 

@@ -143,7 +143,7 @@ async def test_the_switch_and_the_report() -> None:
         assert await repairs.disabled() is wanted
     assert await repairs.report() is None
     for short in (1, 0):
-        report = AuditReport(5, 10, short, 2, 3, "bookie-1")
+        report = AuditReport(5, 10, short, 2, 3, "bookie-1", frozenset({b"n1", b"n2"}))
         await repairs.set_report(report)
         assert await repairs.report() == report
 

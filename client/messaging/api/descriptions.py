@@ -212,6 +212,9 @@ class ClusterHealth:
     """When an auditor last looked at every ledger; None: not known, or never."""
     unchecked_ledgers: int | None = None
     """Of how many nothing was known then: a bookie was away, say."""
+    returned_bookies: tuple[str, ...] = ()
+    """Bookies that hold ledgers older than their process, and since whose return no auditor has
+    looked at every ledger: whether they have all their copies is not known."""
 
     @property
     def writable_bookies(self) -> int:
@@ -250,6 +253,7 @@ def health_of(reply: pb.ClusterHealthReply) -> ClusterHealth:
         marked_ledgers=known("marked_ledgers"),
         audited_ms=known("audited_ms"),
         unchecked_ledgers=known("unchecked_ledgers"),
+        returned_bookies=tuple(reply.returned_bookies),
     )
 
 

@@ -22,10 +22,12 @@ from octavo.cli import (
     ledger_list,
     ledgers,
     logs,
+    metadata_copies,
     processes,
     produce,
     servers,
     topics,
+    verify,
 )
 from octavo.cli.output import write_text
 
@@ -60,6 +62,7 @@ for command in (
     produce.produce,
     consume.consume,
     export.export,
+    verify.verify,
     servers.broker,
     servers.bookie,
     servers.autorecovery,
@@ -75,5 +78,6 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(bookies.app, name="bookies")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(metadata_copies.app, name="metadata")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

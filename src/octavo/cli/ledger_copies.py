@@ -19,7 +19,7 @@ from octavo.runtime.errors import ConfigError
 from octavo.runtime.ids import NO_ENTRY
 
 if TYPE_CHECKING:
-    from octavo.client.autorecovery.verify import Verified
+    from octavo.client.autorecovery.found import Verified
     from octavo.metadata.ledger_record import LedgerMetadata
 
 READ_BYTES_PER_S = 64 << 20

@@ -31,7 +31,7 @@ from octavo.cli.terminal import wrapped
 if TYPE_CHECKING:
     from octavo.client.messaging.api.descriptions import ClusterHealth, LedgerDescription
 
-READ_ONLY_NAMED_MAX = 5
+NAMED_MAX = 5
 READ_ONLY_HINT = (
     "a bookie is read-only while its disk is full: make room there, "
     "it takes records again by itself"
@@ -92,6 +92,7 @@ def _print_health(found: ClusterHealth, healthy: bool, sentence: str, output: Fo
                 "marked_ledgers": found.marked_ledgers,
                 "audited_ms": found.audited_ms,
                 "unchecked_ledgers": found.unchecked_ledgers,
+                "returned_bookies": list(found.returned_bookies),
                 "metadata_error": found.metadata_error or None,
             },
             output,
@@ -104,8 +105,8 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
     read_only = [bookie.bookie_id for bookie in found.bookies if bookie.state != "rw"]
     facts = f"{count_of(len(found.brokers), 'broker')}, {count_of(writable, 'writable bookie')}"
     if read_only:
-        names = ", ".join(read_only[:READ_ONLY_NAMED_MAX])
-        more = ", ..." if len(read_only) > READ_ONLY_NAMED_MAX else ""
+        names = ", ".join(read_only[:NAMED_MAX])
+        more = ", ..." if len(read_only) > NAMED_MAX else ""
         facts += f", {count_of(len(read_only), 'read-only bookie')}: {names}{more}"
     if not found.metadata_connected:
         why = found.metadata_error or "the metadata store is away"
@@ -132,11 +133,24 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
             "now: written while bookies were too few, or on bookies that are away"
             f"{healing} ({facts})"
         )
+    if found.returned_bookies:
+        return True, f"writes are healthy, but {_returned(found)}{healing} ({facts})"
     if found.marked_ledgers:
         return True, f"writes are healthy{healing} ({facts})"
     return True, (
         f"healthy: {facts}; new records go to {found.write_quorum} bookies and are acknowledged "
         f"by {found.ack_quorum}"
+    )
+
+
+def _returned(found: ClusterHealth) -> str:
+    """7.3: no marks prove nothing before somebody has looked."""
+    names = found.returned_bookies
+    shown = ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+    came, have = ("it", "has") if len(names) == 1 else ("they", "have")
+    return (
+        f"whether {shown} {have} all copies is not known yet: nobody has looked at every ledger "
+        f"since {came} came back"
     )
 
 

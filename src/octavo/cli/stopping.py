@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Generator
@@ -37,6 +38,32 @@ def stop_requests() -> Generator[StopRequest]:
     request = StopRequest()
     with _handled(_STOPS, request.handle):
         yield request
+
+
+@contextmanager
+def loop_stops() -> Generator[asyncio.Event]:
+    """Inside of a loop: an event that Ctrl-C and SIGTERM set; the second one ends the program as
+    it would without this. Those that are ignored stay ignored."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    taken: list[signal.Signals] = []
+
+    def free() -> None:
+        while taken:
+            loop.remove_signal_handler(taken.pop())
+
+    def stop() -> None:
+        free()
+        came.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in _STOPS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                loop.add_signal_handler(number, stop)
+                taken.append(number)
+    try:
+        yield came
+    finally:
+        free()
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from octavo.supervisor.spec import EMBEDDED, ROOT_KEY, ChildSpec, ClusterSpec, R
 SESSION_TIMEOUT_S = "4"
 """All processes share one machine: a killed one may be forgotten, and started again, this soon."""
 
+METADATA_FOLDER = "metadata"
+"""Of the data folder: what the embedded store keeps."""
+
 JOURNAL_SEGMENT_BYTES = str(64 << 20)
 """All bookies share a disk here: smaller pieces to preallocate, and to read at replay."""
 

@@ -136,7 +136,7 @@ class Supervisor:
     async def _start_metadata(self, port: int | None) -> None:
         if port is None:
             return
-        folder = self._spec.data_dir / "metadata"
+        folder = self._spec.data_dir / layout.METADATA_FOLDER
         folder.mkdir(exist_ok=True)
         address = join_address(self._spec.host, port)
         self._say("waiting", "metadata", f"metadata starting on {address}")
