@@ -16,8 +16,13 @@ from octavo.metadata.ledger_record import Quorum
 from octavo.metadata.topics import PartitionCatalog, PartitionState, VersionedPartition
 from octavo.proto import batch as batches
 from octavo.proto.batch import decode_rows
-from octavo.runtime.errors import MetadataUnavailable, NotLeader, UnknownOutcome
-from octavo.runtime.ids import LedgerId
+from octavo.runtime.errors import (
+    MetadataUnavailable,
+    NotLeader,
+    OctavoError,
+    UnknownOutcome,
+)
+from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
 from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule
@@ -65,13 +70,12 @@ class Steps:
             await asyncio.Event().wait()
         if not self.is_armed:
             return await call()
-        if self.count == self.pause_at:
+        if 0 <= self.pause_at <= self.count:  # adds are counted and do not wait
+            self.pause_at = -1
             self.may_go_on.clear()
         await self.may_go_on.wait()
-        self.names.append(name)
-        strike, at = self.strike, self.count
-        self.count += 1
-        if strike is None or strike.at != at:
+        strike = self._reached(name)
+        if strike is None:
             return await call()
         if strike.has_effect:
             await call()
@@ -81,6 +85,35 @@ class Steps:
         if strike.has_effect:
             raise UnknownOutcome(f"the reply to {name} was lost")
         raise MetadataUnavailable(f"{name} failed")
+
+    def _reached(self, name: str) -> Strike | None:
+        self.names.append(name)
+        strike, at = self.strike, self.count
+        self.count += 1
+        return strike if strike is not None and strike.at == at else None
+
+    def strike_adds(self, writer: MemoryWriter) -> None:
+        """Each entry handed to `writer` is a step; a struck one is never acknowledged."""
+        adding = writer.add
+
+        def add(
+            payload: bytes,
+            on_done: Callable[[EntryId, OctavoError | None], None],
+            on_first_copy: Callable[[EntryId], None] | None = None,
+        ) -> EntryId:
+            strike = self._reached("add") if self.is_armed and not self.killed.is_set() else None
+            if strike is None:
+                return adding(payload, on_done, on_first_copy)
+            if strike.kills:
+                self.killed.set()
+                return adding(payload, lambda *_: None) if strike.has_effect else EntryId(0)
+            if not strike.has_effect:
+                writer.stop(UnknownOutcome("the ledger's bookies are gone"))
+            entry_id = adding(payload, on_done, on_first_copy)
+            writer.stop(UnknownOutcome("the answer to an entry was lost"))
+            return entry_id
+
+        setattr(writer, "add", add)  # noqa: B010
 
     def wrap(self, name: str, method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         """`method` as a step."""
@@ -114,6 +147,7 @@ class StruckBackend(MemoryBackend):
         made = await self.steps.step("create", lambda: create(quorum, custom))
         for name in ("append", "close", "wait_capacity"):
             setattr(made, name, self.steps.wrap(name, getattr(made, name)))
+        self.steps.strike_adds(made)
         return made
 
     async def open_reader(self, ledger_id: LedgerId) -> MemoryReader:

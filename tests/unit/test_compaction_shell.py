@@ -185,7 +185,7 @@ async def _steps_of_a_pass() -> list[str]:
 async def test_every_step_may_fail_or_be_the_last(kills: bool, has_effect: bool) -> None:
     """K7: either list is valid, nothing is lost, and no ledger is left that nobody lists."""
     names = await _steps_of_a_pass()
-    assert {"allocate", "create", "list", "append", "close", "read", "open"} <= set(names)
+    assert {"allocate", "create", "list", "add", "append", "close", "read", "open"} <= set(names)
     for at in range(len(names)):
         rig = Rig()
         broker = StruckBroker(rig)
