@@ -136,7 +136,7 @@ class BookieConfig(RepairSettings):
 
     # scrub (6.15)
     scrub_bytes_per_s: float = Field(default=float(8 << 20), ge=0)
-    """Most that a scrub reads in a second: 4.8 TB of segments within `scrub_interval_s`. An entry
+    """Most that a scrub reads in a second: 5 TB of segments within `scrub_interval_s`. An entry
     counts as 512 bytes more than it has. 0: nothing is read before somebody asks for it."""
     scrub_interval_s: float = Field(default=604_800.0, gt=0)
     """From the beginning of one look at all segments to that of the next."""

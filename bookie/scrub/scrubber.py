@@ -257,8 +257,11 @@ class Scrubber:
             case KeepFindings():
                 found, self._found = self._found, None
                 assert found is not None
+                before = self.quarantine.not_kept
                 actions = self.quarantine.found(action.number, self._kept, damaged=found.is_damaged)
                 await self._do_all(actions)
+                if not_kept := self.quarantine.not_kept - before:
+                    _log.warning("findings-left-for-later", count=not_kept)
                 return core.kept(clock.monotonic(), clock.wall_ms())
             case SaveProgress():
                 await self._do(Notes({PROGRESS_NOTE: _PROGRESS.pack(*action.progress)}))
@@ -383,23 +386,31 @@ class Scrubber:
             )
 
     async def _settle(self, suspects: tuple[Suspect, ...]) -> list[tuple[Suspect, Outcome]]:
-        outcomes = await self._settle_thread.run(self._outcomes, suspects)
+        outcomes, elsewhere = await self._settle_thread.run(self._outcomes, suspects)
+        for number in elsewhere:
+            self.met_damage(number)
         for suspect, outcome in outcomes:
             if outcome is Outcome.STILL and not suspect.has_row:
                 await self._restore(suspect)
         return outcomes
 
-    def _outcomes(self, suspects: tuple[Suspect, ...]) -> list[tuple[Suspect, Outcome]]:
-        return [(suspect, self._outcome(suspect)) for suspect in suspects]
+    def _outcomes(
+        self, suspects: tuple[Suspect, ...]
+    ) -> tuple[list[tuple[Suspect, Outcome]], set[int]]:
+        """On the thread; and segments in which a copy that was made again is damaged, too."""
+        elsewhere: set[int] = set()
+        return [(suspect, self._outcome(suspect, elsewhere)) for suspect in suspects], elsewhere
 
-    def _outcome(self, suspect: Suspect) -> Outcome:
-        """On the thread: what is to be said of one suspect now."""
+    def _outcome(self, suspect: Suspect, elsewhere: set[int]) -> Outcome:
+        """What is to be said of one suspect now."""
         ledger_id, entry_id = suspect.ledger_id, suspect.entry_id
         place = self._index.locate(ledger_id, entry_id)
         if place is None:
             is_known = not suspect.has_row and self._index.ledger(ledger_id) is not None
             return Outcome.STILL if is_known else Outcome.GONE
         if not is_intact(self._settler.read(place), ledger_id, entry_id, place.length):
+            if place.segment != suspect.location.segment:
+                elsewhere.add(place.segment)
             return Outcome.STILL
         moved = place != suspect.location or not suspect.has_row
         return Outcome.REPAIRED if moved else Outcome.SOUND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -233,6 +234,10 @@ def test_a_bookie_is_decommissioned_under_load() -> None:
             _octavo("bookies", "decommission", "bookie-1", *words)
         with pytest.raises(InvalidRequest, match="no bookie called"):
             _octavo("bookies", "decommission", "bookie-9", *words)
+        code, text = _octavo("bookies", "scrub", "bookie-1", "--now", "-o", "json", *words)
+        (row,) = json.loads(text)
+        assert (code, row["bookie"], row["damaged"], row["quarantined"]) == (0, "bookie-1", 0, 0)
+        _until(lambda: _info(cluster, "bookie-1").scrub_passes > 0, "bookie-1 to read everything")
         _octavo("bookies", "readonly", "bookie-1", *words)
         _until(
             lambda: "read-only" in _octavo("bookies", "list", *words)[1], "bookie-1 to be read-only"

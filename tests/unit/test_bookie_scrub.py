@@ -340,6 +340,26 @@ async def test_e2_what_a_reader_could_not_get_is_looked_at_at_once(tmp_path: pat
         assert scrubber_of(rig).core.passes == passes
 
 
+async def test_615_a_repair_that_is_damaged_itself_is_looked_at(tmp_path: pathlib.Path) -> None:
+    """The index names another place by then, and the listing tells of the entry."""
+    async with rig_of(tmp_path, scrub_recheck_s=0.3) as rig:
+        ledger = await filled(rig)
+        first, offset, _ = place_of(rig, ledger, 7)
+        flip_at(rig, first, offset + 2000)
+        await scrubbed(rig)
+        await rig.add(entry(ledger, 7, PAYLOAD), recovery=True)
+        await until(lambda: place_of(rig, ledger, 7).segment != first)
+        second, offset, _ = place_of(rig, ledger, 7)
+        flip_at(rig, second, offset + 2000)
+        for entry_id in range(COUNT, COUNT + 20):
+            await rig.add(entry(ledger, entry_id, PAYLOAD))
+        await until(lambda: scrubber_of(rig).hold_of(second) is Hold.KEPT)
+        assert await rig.add(entry(ledger, 7, PAYLOAD), recovery=True) == [Status.OK]
+        await left(rig, first)
+        await left(rig, second)
+        assert await read_all(rig, ledger) == []
+
+
 async def test_615_suspicions_and_quarantine_survive_a_kill(tmp_path: pathlib.Path) -> None:
     async with rig_of(tmp_path) as rig:
         ledger = await filled(rig)
