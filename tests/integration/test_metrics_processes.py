@@ -107,3 +107,26 @@ def test_status_names_the_pages(shared_cluster: LocalCluster) -> None:
     named = {row["name"]: row["metrics"] for row in rows if row["role"] != "metadata"}
     assert named == {n: p.metrics_address for n, p in shared_cluster.processes.items()}
     assert all(named.values())
+
+
+def test_f172_a_cluster_logs_objects_when_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OCTAVO_LOG_FORMAT", "json")
+    with LocalCluster(bookies=1) as cluster:
+        with Client(cluster.bootstrap_servers) as client:
+            client.admin.create_topic("logged-topic", partitions=1)
+            with client.producer() as producer:
+                producer.send("logged-topic", b"a-payload-nobody-logs", key=b"nor-its-key")
+            client.admin.roll("logged-topic", 0)
+        cluster.terminate("broker-1")
+        logs = {name: cluster.log(name) for name in (*cluster.processes, "supervisor")}
+    for name, text in logs.items():
+        assert "nobody-logs" not in text
+        assert "nor-its-key" not in text
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert all({"ts", "level", "component", "event"} <= line.keys() for line in lines), name
+    lines = [json.loads(line) for line in logs["broker-1"].splitlines()]
+    rolled = next(line for line in lines if line["event"] == "segment-rolls")
+    assert (rolled["topic"], rolled["partition"]) == ("logged-topic", 0)
+    assert rolled["component"] == "octavo.serving.partition"

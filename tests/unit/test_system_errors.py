@@ -129,6 +129,11 @@ def test_an_address_of_another_machine_is_not_called_taken() -> None:
             ("it's full", "free it"),
         ),
         ("timestamp='t' level='info' event='x' cause='no reason'\nlast", ("last", "")),
+        (
+            '{"level": "error", "event": "x", "cause": "it\'s \\"full\\"", "hint": "free it"}\n{}',
+            ('it\'s "full"', "free it"),
+        ),
+        ('{"level": "info", "cause": "none"}\n{"level": "err', ('{"level": "err', "")),
         ("", ("it logged nothing", "")),
     ],
 )

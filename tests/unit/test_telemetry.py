@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pathlib
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from octavo.runtime import log_objects
 from octavo.runtime.telemetry import get_logger
 
 
@@ -25,6 +27,7 @@ def run(program: str, *args: str) -> tuple[str, str]:
 
 def test_a_program_that_configured_nothing_keeps_its_stdout() -> None:
     program = """
+from octavo.runtime import log_objects
 from octavo.runtime.telemetry import get_logger
 log = get_logger("octavo.part", member="b1")
 log.info("quiet")
@@ -37,6 +40,7 @@ def test_a_program_with_structlog_of_its_own_keeps_it() -> None:
     program = """
 import structlog
 structlog.configure(processors=[structlog.processors.JSONRenderer()])
+from octavo.runtime import log_objects
 from octavo.runtime.telemetry import get_logger
 get_logger("octavo.part").warning("ours")
 structlog.get_logger().warning("theirs")
@@ -79,3 +83,56 @@ def test_other_handlers_get_a_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="octavo.part"):
         get_logger("octavo.part").bind(key="/a").info("moved", to=3)
     assert caplog.messages == ["event='moved' key='/a' to=3"]
+
+
+def test_f172_json_lines_are_objects_whatever_is_logged() -> None:
+    program = """
+import logging
+from octavo.runtime.telemetry import configure_logging, get_logger
+configure_logging("INFO", log_format="json")
+log = get_logger("octavo.part", broker="b1")
+log.info("rolled", partition="my-topic-12", size_bytes=7)
+log.info("joined", group_id="g", topic="t", partition=3, trace_id="4bf9")
+log.warning("odd", payload=b"secret", other=object, nan=float("nan"), lone="\\ud800", line="a\\nb")
+logging.getLogger("library").error("of a %s", "library")
+try:
+    raise ValueError("x" * 50_000)
+except ValueError:
+    log.exception("went-wrong")
+"""
+    stdout, stderr = run(program)
+    assert stdout == ""
+    lines = [json.loads(line) for line in stderr.splitlines()]
+    rolled, joined, odd, library, wrong = lines
+    assert list(rolled)[:6] == ["ts", "level", "component", "event", "topic", "partition"]
+    assert (rolled["component"], rolled["event"], rolled["level"]) == (
+        "octavo.part",
+        "rolled",
+        "info",
+    )
+    assert (rolled["topic"], rolled["partition"], rolled["size_bytes"]) == ("my-topic", 12, 7)
+    assert rolled["broker"] == "b1"
+    assert (joined["group"], joined["partition"], joined["trace_id"]) == ("g", 3, "4bf9")
+    assert odd["payload"] == "6 bytes"
+    assert "secret" not in stderr
+    assert (odd["nan"], odd["line"]) == ("nan", "a\nb")
+    assert (library["component"], library["event"]) == ("library", "of a library")
+    assert "ValueError" in wrong["exception"] or wrong["exception"].startswith("… ")
+    assert len(wrong["exception"]) <= log_objects.TEXT_CHARACTERS_MAX + 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"partition": "orders"}, {"partition": "orders"}),
+        ({"partition": "a-b-0"}, {"topic": "a-b", "partition": 0}),
+        ({"partition": "a-1", "topic": "t"}, {"topic": "t", "partition": "a-1"}),
+        ({"timestamp": "now", "level": "info"}, {"ts": "now", "level": "info"}),
+        ({"x": None, "y": True, "z": 1.5}, {"x": None, "y": True, "z": 1.5}),
+        ({"x": memoryview(b"1234")}, {"x": "4 bytes"}),
+    ],
+)
+def test_fields_have_the_names_that_f172_gives_them(
+    fields: dict[str, object], expected: dict[str, object]
+) -> None:
+    assert json.loads(log_objects.json_line(fields)) == expected

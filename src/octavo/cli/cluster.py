@@ -15,6 +15,7 @@ import typer
 from octavo.cli.failures import ExitCode, tell
 from octavo.cli.folder import DEFAULT_DATA, DataOption
 from octavo.cli.output import count_of, note, write_beside_work
+from octavo.cli.servers import LOG_FORMAT_VARIABLE, LogFormatName, LogFormatOption
 from octavo.cli.session import parse_settings
 from octavo.cli.terminal import is_terminal
 from octavo.runtime.system_errors import naming
@@ -61,6 +62,7 @@ def up(
     ] = None,
     start_timeout: Annotated[float, typer.Option(help="Seconds to wait for each server.")] = 60.0,
     control: Annotated[bool, typer.Option("--control", hidden=True)] = False,
+    log_format: LogFormatOption = LogFormatName.TEXT,
 ) -> int:
     """Start a cluster on this machine.
 
@@ -85,7 +87,8 @@ def up(
     spec.validate()
     if before is not None and spec.port != before.port:
         note(f"--port {spec.port}: the brokers were at {before.bootstrap_servers} before")
-    return _detached(spec) if detach else _serve(spec, control=control)
+    os.environ[LOG_FORMAT_VARIABLE] = log_format.value  # for what this starts
+    return _detached(spec) if detach else _serve(spec, log_format, control=control)
 
 
 def _first(asked: int | None, before: int | None, default: int) -> int:
@@ -95,7 +98,7 @@ def _first(asked: int | None, before: int | None, default: int) -> int:
     return before if before is not None else default
 
 
-def _serve(spec: ClusterSpec, *, control: bool) -> int:
+def _serve(spec: ClusterSpec, log_format: LogFormatName, *, control: bool) -> int:
     # Imported here: the supervisor loads gRPC and the metadata server.
     from octavo.runtime.telemetry import configure_logging
     from octavo.supervisor.layout import log_path
@@ -104,7 +107,7 @@ def _serve(spec: ClusterSpec, *, control: bool) -> int:
 
     log = log_path(spec.data_dir, SUPERVISOR)
     log.parent.mkdir(parents=True, exist_ok=True)
-    configure_logging("INFO", log)
+    configure_logging("INFO", log, log_format.value)
 
     is_up = False
 

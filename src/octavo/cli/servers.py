@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,6 +12,16 @@ import typer
 from octavo.cli.session import parse_settings
 from octavo.runtime.errors import IllegalStateError
 from octavo.supervisor.spec import PARENT_PID_VARIABLE
+
+LOG_FORMAT_VARIABLE = "OCTAVO_LOG_FORMAT"
+
+
+class LogFormatName(StrEnum):
+    """How a server writes its log."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 IdOption = Annotated[str, typer.Option("--id", help="Name of this server, unique in its cluster.")]
 MetadataOption = Annotated[
@@ -28,6 +39,13 @@ LogLevelOption = Annotated[
     str, typer.Option("--log-level", envvar="OCTAVO_LOG_LEVEL", help="DEBUG, INFO, WARNING, ERROR.")
 ]
 
+LogFormatOption = Annotated[
+    LogFormatName,
+    typer.Option(
+        "--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one object a line, for programs."
+    ),
+]
+
 
 def bookie(
     bookie_id: IdOption,
@@ -43,6 +61,7 @@ def bookie(
     ] = None,
     settings: SettingsOption = None,
     log_level: LogLevelOption = "INFO",
+    log_format: LogFormatOption = LogFormatName.TEXT,
 ) -> int:
     """Run one bookie: the storage of entries."""
     end_with_supervisor()
@@ -62,7 +81,7 @@ def bookie(
     )
     values.update(parse_settings(settings or [], "-X"))
     config = BookieConfig.load(**values)
-    configure_logging(log_level)
+    configure_logging(log_level, log_format=log_format.value)
     return run(config)
 
 
@@ -76,6 +95,7 @@ def broker(
     ] = None,
     settings: SettingsOption = None,
     log_level: LogLevelOption = "INFO",
+    log_format: LogFormatOption = LogFormatName.TEXT,
 ) -> int:
     """Run one broker: it serves topics and keeps nothing."""
     end_with_supervisor()
@@ -93,7 +113,7 @@ def broker(
     )
     values.update(parse_settings(settings or [], "-X"))
     config = BrokerConfig.load(**values)
-    configure_logging(log_level)
+    configure_logging(log_level, log_format=log_format.value)
     return run(config)
 
 
@@ -108,6 +128,7 @@ def autorecovery(
     ] = None,
     settings: SettingsOption = None,
     log_level: LogLevelOption = "INFO",
+    log_format: LogFormatOption = LogFormatName.TEXT,
 ) -> int:
     """Run one process that makes missing copies again.
 
@@ -127,7 +148,7 @@ def autorecovery(
     values: dict[str, object] = dict(name=name, metadata_url=metadata)
     values.update(parse_settings(settings or [], "-X"))
     config = AutorecoveryConfig.load(**values)
-    configure_logging(log_level)
+    configure_logging(log_level, log_format=log_format.value)
     return run(config)
 
 

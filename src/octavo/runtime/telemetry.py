@@ -11,10 +11,14 @@ import contextlib
 import logging
 import pathlib
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from octavo.runtime.log_objects import json_line
+
+LogFormat = Literal["text", "json"]
 
 
 class LogFile(logging.FileHandler):
@@ -46,25 +50,41 @@ _SHARED: list[Processor] = [
 _PLAIN = structlog.processors.KeyValueRenderer(key_order=["event"], sort_keys=False)
 
 
+_TEXT: Processor = structlog.processors.KeyValueRenderer(
+    key_order=["timestamp", "level", "event"], sort_keys=False
+)
+
+
+def _name_component(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """The logger's name: which part of which server speaks."""
+    record = event.get("_record")
+    if isinstance(record, logging.LogRecord):
+        event.setdefault("component", record.name)
+    return event
+
+
+def _as_json(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
+    return json_line(event)
+
+
 class LineFormatter(structlog.stdlib.ProcessorFormatter):
     """One line for each record, of ours or of a library."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: LogFormat = "text") -> None:
+        last = [_TEXT] if log_format == "text" else [_as_json]
+        first = [] if log_format == "text" else [_name_component]
         super().__init__(
             foreign_pre_chain=_SHARED,
-            processors=[
-                self.remove_processors_meta,
-                structlog.processors.KeyValueRenderer(
-                    key_order=["timestamp", "level", "event"], sort_keys=False
-                ),
-            ],
+            processors=[*first, self.remove_processors_meta, *last],
         )
 
 
-def configure_logging(level: str = "INFO", log_file: pathlib.Path | None = None) -> None:
+def configure_logging(
+    level: str = "INFO", log_file: pathlib.Path | None = None, log_format: LogFormat = "text"
+) -> None:
     """Send every record, one line each, to `log_file` or stderr."""
     handler: logging.Handler = LogFile(log_file) if log_file else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(log_format))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -116,7 +117,7 @@ class Child:
                 hint = lines[number + 1] if number + 1 < len(lines) else ""
                 hint = hint.removeprefix("hint: ") if hint.startswith("hint: ") else ""
                 return Complaint(line.removeprefix("error: "), hint)
-            if (cause := _logged(line, "cause")) and "level='error'" in line:
+            if (cause := _logged(line, "cause")) and _logged(line, "level") == "error":
                 return Complaint(cause, _logged(line, "hint"))
         return Complaint((lines or ["it logged nothing"])[-1], "")
 
@@ -142,7 +143,14 @@ class Child:
 
 
 def _logged(line: str, key: str) -> str:
-    """The text of one key of a log line (`event='started' cause="it's full"`), "" without it."""
+    """The text of one key of a log line (`event='started' cause="it's full"`), "" without it.
+
+    Lines may be JSON objects as well.
+    """
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            value = json.loads(line).get(key, "")
+            return value if isinstance(value, str) else ""
     found = re.search(rf"(?:^| ){key}=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", line)
     return str(ast.literal_eval(found[1])) if found else ""
 
