@@ -3,7 +3,8 @@
 One bookie is filled with many ledgers of small entries, then with large entries up to `--gib`, and
 killed with -9 while it writes, again and again: once soon after a flush of its index and once as
 late as possible before the next one, which is when a start replays most. Measured is the time from
-the start of the process until it serves. At the end every acknowledged entry must be listed by the
+the start of the process until it serves, beside the load of the machine: above its number of
+processors the figure says nothing of the bookie. At the end every acknowledged entry must be listed by the
 index and a sample of all ledgers be read, and the index is thrown away and built anew.
 
 The folder is removed at the end. Usage: python -m tools.soak_start [--gib 20] [--ledgers 10000]
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import pathlib
 import random
 import shutil
@@ -145,7 +147,7 @@ class Soak:
         log = self.cluster.log(BOOKIE)[before:]
         replayed = next((line for line in log.splitlines() if "replayed" in line), "")
         self.starts.append(Start(what, took_s, replayed))
-        say(f"{what}: {took_s:.2f} s; {replayed[:160]}")
+        say(f"{what}: {took_s:.2f} s at load {os.getloadavg()[0]:.1f}; {replayed[:160]}")
 
     async def check(self) -> None:
         """Every acknowledged entry is in the index; entries of a sample are read."""
