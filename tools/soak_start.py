@@ -4,8 +4,8 @@ One bookie is filled with many ledgers of small entries, then with large entries
 killed with -9 while it writes, again and again: once soon after a flush of its index and once as
 late as possible before the next one, which is when a start replays most. Measured is the time from
 the start of the process until it serves, beside the load of the machine: above its number of
-processors the figure says nothing of the bookie. At the end every acknowledged entry must be listed by the
-index and a sample of all ledgers be read, and the index is thrown away and built anew.
+processors the figure says nothing of the bookie. At the end every acknowledged entry must be listed
+by the index and a sample of all ledgers be read, and the index is thrown away and built anew.
 
 The folder is removed at the end. Usage: python -m tools.soak_start [--gib 20] [--ledgers 10000]
 [--entries 1000000] [--data FOLDER]
