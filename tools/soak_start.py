@@ -165,7 +165,8 @@ class Soak:
                         wrong.append(f"ledger {ledger_id}: {reply.status.name} {reply.runs[:3]}")
                         break
                     first = reply.through + 1
-            chosen = random.Random(2).sample(self.written, min(SAMPLE, len(self.written)))
+            some = [one for one in self.written if one.last >= 0]
+            chosen = random.Random(2).sample(some, min(SAMPLE, len(some)))
             for ledger_id, last in chosen:
                 reader = await operator.client.open_reader(ledger_id)
                 for entry in {0, last}:
