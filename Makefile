@@ -104,6 +104,9 @@ bench: $(READY) ## throughput and latency, with the machine's own limits beside 
 bench-quick: $(READY) ## the same in less than a minute, one round, one line at the end
 	@PYTHONPATH=. $(PY) -m bench.quick
 
+bench-compaction: $(READY) ## 10 M records of 1 M keys compacted: records/s, memory, space, and p99 of sends meanwhile; ARGS
+	@PYTHONPATH=. $(PY) -m bench.compaction $(ARGS)
+
 bench-groups: $(READY) ## reading in a group beside reading without one, in turn, and commits; 1 when it costs more than 5 %
 	@PYTHONPATH=. $(PY) -m bench.groups $(ARGS)
 
