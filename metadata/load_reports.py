@@ -46,6 +46,10 @@ class Load(NamedTuple):
     """Held by the broker."""
     shares: Mapping[int, float]
     """Of its usage, the part of each bundle with something to do; at most REPORT_BUNDLES_MAX."""
+    hottest: str = ""
+    """The partition with the most to do; empty: none has anything."""
+    partition_load_ratio: float = 0.0
+    """What that one takes, as a part of all that the broker has to do (F175)."""
 
     def usage_of(self, bundle: int) -> float:
         """What a bundle takes of the broker's capacity, as far as it is named."""
@@ -80,6 +84,8 @@ class LoadReport(NamedTuple):
                 records_pb2.BundleShare(bundle=bundle, share=share)
                 for bundle, share in sorted(load.shares.items())
             ],
+            hottest=load.hottest,
+            partition_load_ratio=load.partition_load_ratio,
         ).SerializeToString(deterministic=True)
 
     @classmethod
@@ -90,7 +96,7 @@ class LoadReport(NamedTuple):
             record.ParseFromString(data)
         except DecodeError as error:
             raise MetadataCorrupt(f"load report: {error}") from error
-        figures = (record.usage, *(one.share for one in record.shares))
+        figures = (record.usage, record.partition_load_ratio, *(one.share for one in record.shares))
         if not record.broker_id or not all(0 <= figure <= 1 for figure in figures):
             raise MetadataCorrupt("load report without broker, or with impossible figures")
         load = Load(
@@ -103,6 +109,8 @@ class LoadReport(NamedTuple):
             record.partitions,
             record.bundles,
             {one.bundle: one.share for one in record.shares},
+            record.hottest,
+            record.partition_load_ratio,
         )
         return cls(record.broker_id, record.process_nonce, record.number, load)
 

@@ -19,7 +19,9 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.invariant import invariant
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""Of decommissioned partitions, which builds before them would write to."""
+CLEANED_FORMAT_VERSION = 2
 """Of records with compacted segments, which builds before them must not serve."""
 PLAIN_FORMAT_VERSION = 1
 """Of all others."""
@@ -63,6 +65,8 @@ class PartitionState:
     """Of each key that recurs below it only the last record is left (K4)."""
     clean_marks: tuple[CleanMark, ...] = ()
     """Ascending; what became clean before the first of them has no tombstones left."""
+    decommissioned: bool = False
+    """Takes no new batches, whoever owns it (F027). Never taken back."""
     last_writer_token: bytes = b""
     """Set by the catalog on every write (M-3)."""
 
@@ -76,6 +80,7 @@ class PartitionState:
         invariant(new.log_start_offset >= self.log_start_offset, "log start offset moved back")
         invariant(new.max_ledger_id_ever >= self.max_ledger_id_ever, "max ledger id moved back")
         invariant(new.cleaned_to >= self.cleaned_to, "what is cleaned moved back")
+        invariant(new.decommissioned >= self.decommissioned, "a decommissioned partition came back")
         known = {segment.ledger_id for segment in self.segments}
         known.update(item.ledger_id for item in self.trash if item.reason == RESERVED)
         for segment in new.segments:
@@ -112,13 +117,16 @@ class PartitionState:
         return None
 
     @property
-    def _is_cleaned(self) -> bool:
-        return self.cleaned_to > 0 or any(segment.compacted for segment in self.segments)
+    def _format_version(self) -> int:
+        if self.decommissioned:
+            return FORMAT_VERSION
+        is_cleaned = self.cleaned_to > 0 or any(segment.compacted for segment in self.segments)
+        return CLEANED_FORMAT_VERSION if is_cleaned else PLAIN_FORMAT_VERSION
 
     def to_bytes(self) -> bytes:
         """The record as stored; equal states give equal bytes."""
         return records_pb2.PartitionRecord(
-            format_version=FORMAT_VERSION if self._is_cleaned else PLAIN_FORMAT_VERSION,
+            format_version=self._format_version,
             topic_id=self.topic_id.bytes,
             partition=self.partition,
             segments=[segment_codecs.to_record(segment) for segment in self.segments],
@@ -133,6 +141,7 @@ class PartitionState:
             ],
             last_writer_token=self.last_writer_token,
             cleaned_to=self.cleaned_to,
+            decommissioned=self.decommissioned,
             clean_marks=[
                 records_pb2.CleanMark(end_offset=mark.end_offset, since_ms=mark.since_ms)
                 for mark in self.clean_marks
@@ -165,6 +174,7 @@ class PartitionState:
             ),
             last_writer_token=record.last_writer_token,
             cleaned_to=record.cleaned_to,
+            decommissioned=record.decommissioned,
             clean_marks=tuple(
                 CleanMark(mark.end_offset, mark.since_ms) for mark in record.clean_marks
             ),

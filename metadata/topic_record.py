@@ -6,13 +6,17 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from octavo.proto import records_pb2
 from octavo.runtime.errors import InvalidTopic, MetadataCorrupt, UnsupportedVersion
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of records with decommissioned partitions, which builds before them would write to."""
+PLAIN_FORMAT_VERSION = 1
+"""Of all others."""
 PARTITIONS_MAX = 10_000
 """F016; also keeps a topic's directory within L-1."""
 
@@ -40,6 +44,15 @@ def check_for_users(name: str) -> None:
         raise InvalidTopic(f"topic {name!r} is the cluster's own: users may only read it")
 
 
+class Decommissioned(NamedTuple):
+    """A partition that takes no new records (F027)."""
+
+    partition: int
+    since_ms: int
+    removed: bool = False
+    """Nothing is in it any more, and nobody is assigned to it."""
+
+
 @dataclass(frozen=True)
 class Topic:
     """A topic's record."""
@@ -54,11 +67,23 @@ class Topic:
     """Set before its partitions are removed; such a topic is unknown to clients."""
     creation_token: bytes = b""
     """Of the request that made it: recognises a repetition whose first reply was lost."""
+    decommissioned: tuple[Decommissioned, ...] = ()
+    """In order of their numbers."""
+
+    @property
+    def writable(self) -> int:
+        """How many partitions take records."""
+        return self.partitions - len(self.decommissioned)
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """Partitions that nobody is assigned to."""
+        return frozenset(one.partition for one in self.decommissioned if one.removed)
 
     def to_bytes(self) -> bytes:
         """The record as stored."""
         return records_pb2.TopicRecord(
-            format_version=FORMAT_VERSION,
+            format_version=FORMAT_VERSION if self.decommissioned else PLAIN_FORMAT_VERSION,
             name=self.name,
             topic_id=self.topic_id.bytes,
             partitions=self.partitions,
@@ -66,6 +91,9 @@ class Topic:
             created_ms=self.created_ms,
             deleting=self.deleting,
             creation_token=self.creation_token,
+            decommissioned=[
+                records_pb2.DecommissionedPartition(**one._asdict()) for one in self.decommissioned
+            ],
         ).SerializeToString(deterministic=True)
 
     def is_life(self, stored: bytes) -> bool:
@@ -87,6 +115,7 @@ class Topic:
             or len(record.topic_id) != 16
             or not _NAME.fullmatch(record.name)
             or not 1 <= record.partitions <= PARTITIONS_MAX
+            or not _is_possible(record)
         ):
             raise MetadataCorrupt("topic record breaks its rules")
         return cls(
@@ -97,4 +126,19 @@ class Topic:
             created_ms=record.created_ms,
             deleting=record.deleting,
             creation_token=record.creation_token,
+            decommissioned=tuple(
+                Decommissioned(one.partition, one.since_ms, one.removed)
+                for one in record.decommissioned
+            ),
         )
+
+
+def _is_possible(record: records_pb2.TopicRecord) -> bool:
+    """Decommissioned partitions exist, are named once and in order, and are not all there are."""
+    numbers = [one.partition for one in record.decommissioned]
+    in_order = sorted(set(numbers)) == numbers
+    return (
+        in_order
+        and len(numbers) < record.partitions
+        and all(0 <= number < record.partitions for number in numbers)
+    )

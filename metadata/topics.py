@@ -21,6 +21,7 @@ from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe, Versioned
 from octavo.metadata.topic_record import (
     PARTITIONS_MAX,
+    Decommissioned,
     Topic,
     check_for_users,
     check_topic_name,
@@ -43,6 +44,7 @@ from octavo.runtime.errors import (
 from octavo.runtime.telemetry import get_logger
 
 __all__ = [
+    "Decommissioned",
     "PartitionCatalog",
     "PartitionState",
     "Segment",

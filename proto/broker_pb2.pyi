@@ -397,10 +397,16 @@ class PartitionInfo(_message.Message):
     OWNER_ID_FIELD_NUMBER: _builtins.int
     OWNER_ADDRESS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    DECOMMISSIONED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     owner_id: _builtins.str
     """empty: nobody yet"""
     owner_address: _builtins.str
+    decommissioned: _builtins.bool
+    """takes no new records: they go to the others (F027)"""
+    removed: _builtins.bool
+    """decommissioned, and empty by now: members of groups are not assigned to it"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -410,10 +416,12 @@ class PartitionInfo(_message.Message):
         owner_id: _builtins.str = ...,
         owner_address: _builtins.str = ...,
         error: Global___Error | None = ...,
+        decommissioned: _builtins.bool = ...,
+        removed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "owner_address", b"owner_address", "owner_id", b"owner_id", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decommissioned", b"decommissioned", "error", b"error", "owner_address", b"owner_address", "owner_id", b"owner_id", "partition", b"partition", "removed", b"removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -932,6 +940,7 @@ class AlterTopicRequest(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     UNSET_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    DECOMMISSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     partitions: _builtins.int
@@ -939,6 +948,10 @@ class AlterTopicRequest(_message.Message):
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def unset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def decommission(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """these partitions are to take no new records"""
+
     def __init__(
         self,
         *,
@@ -947,10 +960,11 @@ class AlterTopicRequest(_message.Message):
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         unset: _abc.Iterable[_builtins.str] | None = ...,
         partitions: _builtins.int = ...,
+        decommission: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id", "unset", b"unset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "decommission", b"decommission", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id", "unset", b"unset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1575,6 +1589,8 @@ class BrokerLoad(_message.Message):
     BYTES_OUT_PER_S_FIELD_NUMBER: _builtins.int
     RECORDS_IN_PER_S_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    HOTTEST_FIELD_NUMBER: _builtins.int
+    PARTITION_LOAD_RATIO_FIELD_NUMBER: _builtins.int
     usage: _builtins.float
     """0 to 1: the larger of the next two"""
     loop_share: _builtins.float
@@ -1585,6 +1601,10 @@ class BrokerLoad(_message.Message):
     bytes_out_per_s: _builtins.int
     records_in_per_s: _builtins.int
     partitions: _builtins.int
+    hottest: _builtins.str
+    """the partition with the most to do, e.g. orders-3; empty: none has anything"""
+    partition_load_ratio: _builtins.float
+    """what it takes, as a part of the load of its broker"""
     def __init__(
         self,
         *,
@@ -1595,10 +1615,12 @@ class BrokerLoad(_message.Message):
         bytes_out_per_s: _builtins.int = ...,
         records_in_per_s: _builtins.int = ...,
         partitions: _builtins.int = ...,
+        hottest: _builtins.str = ...,
+        partition_load_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "loop_share", b"loop_share", "partitions", b"partitions", "records_in_per_s", b"records_in_per_s", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "hottest", b"hottest", "loop_share", b"loop_share", "partition_load_ratio", b"partition_load_ratio", "partitions", b"partitions", "records_in_per_s", b"records_in_per_s", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

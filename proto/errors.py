@@ -54,6 +54,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.InvalidTopic: _INVALID,
     e.InvalidPartitions: _INVALID,
     e.InvalidPartition: _INVALID,
+    e.PartitionDecommissioned: _PRECONDITION,
     e.InvalidReplicationFactor: _INVALID,
     e.InvalidConfig: _INVALID,
     e.InvalidRequest: _INVALID,

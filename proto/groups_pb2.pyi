@@ -825,6 +825,112 @@ class ListGroupsReply(_message.Message):
 Global___ListGroupsReply: _TypeAlias = ListGroupsReply  # noqa: Y015
 
 @_typing.final
+class ConsumedRequest(_message.Message):
+    """How far the groups of a topic have come, of those that live in the named partitions of `__consumer_offsets`: asked by
+    owners of partitions whose records go when they are consumed (R5). `lowest` has the partitions of the topic of which a
+    group has committed an offset; `groups` of it: how many have.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumedRequest: _TypeAlias = ConsumedRequest  # noqa: Y015
+
+@_typing.final
+class LowestOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    offset: _builtins.int
+    groups: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        groups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LowestOffset: _TypeAlias = LowestOffset  # noqa: Y015
+
+@_typing.final
+class ConsumedPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    LOWEST_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    groups: _builtins.int
+    @_builtins.property
+    def lowest(self) -> _containers.RepeatedCompositeFieldContainer[Global___LowestOffset]: ...
+    @_builtins.property
+    def error(self) -> _broker_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        groups: _builtins.int = ...,
+        lowest: _abc.Iterable[Global___LowestOffset] | None = ...,
+        error: _broker_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "groups", b"groups", "lowest", b"lowest", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumedPart: _TypeAlias = ConsumedPart  # noqa: Y015
+
+@_typing.final
+class ConsumedReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumedPart]: ...
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___ConsumedPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumedReply: _TypeAlias = ConsumedReply  # noqa: Y015
+
+@_typing.final
 class DeleteGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

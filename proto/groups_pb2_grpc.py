@@ -64,6 +64,11 @@ class GroupsStub:
                 request_serializer=octavo_dot_proto_dot_groups__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_groups__pb2.ListGroupsReply.FromString,
                 _registered_method=True)
+        self.Consumed = channel.unary_unary(
+                '/octavo.coordinator.Groups/Consumed',
+                request_serializer=octavo_dot_proto_dot_groups__pb2.ConsumedRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_groups__pb2.ConsumedReply.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/octavo.coordinator.Groups/DeleteGroup',
                 request_serializer=octavo_dot_proto_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
@@ -120,6 +125,12 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Consumed(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -170,6 +181,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=octavo_dot_proto_dot_groups__pb2.ListGroupsRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_groups__pb2.ListGroupsReply.SerializeToString,
+            ),
+            'Consumed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Consumed,
+                    request_deserializer=octavo_dot_proto_dot_groups__pb2.ConsumedRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_groups__pb2.ConsumedReply.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -349,6 +365,33 @@ class Groups:
             '/octavo.coordinator.Groups/ListGroups',
             octavo_dot_proto_dot_groups__pb2.ListGroupsRequest.SerializeToString,
             octavo_dot_proto_dot_groups__pb2.ListGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Consumed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.coordinator.Groups/Consumed',
+            octavo_dot_proto_dot_groups__pb2.ConsumedRequest.SerializeToString,
+            octavo_dot_proto_dot_groups__pb2.ConsumedReply.FromString,
             options,
             channel_credentials,
             insecure,

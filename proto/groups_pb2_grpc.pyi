@@ -43,6 +43,7 @@ class GroupsStub:
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_groups_pb2.FetchOffsetsRequest, _groups_pb2.FetchOffsetsReply]
     DescribeGroups: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupsRequest, _groups_pb2.DescribeGroupsReply]
     ListGroups: _grpc.UnaryUnaryMultiCallable[_groups_pb2.ListGroupsRequest, _groups_pb2.ListGroupsReply]
+    Consumed: _grpc.UnaryUnaryMultiCallable[_groups_pb2.ConsumedRequest, _groups_pb2.ConsumedReply]
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupReply]
     DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteOffsetsRequest, _groups_pb2.DeleteOffsetsReply]
     RemoveMembers: _grpc.UnaryUnaryMultiCallable[_groups_pb2.RemoveMembersRequest, _groups_pb2.RemoveMembersReply]
@@ -56,6 +57,7 @@ class GroupsAsyncStub(GroupsStub):
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_groups_pb2.FetchOffsetsRequest, _groups_pb2.FetchOffsetsReply]  # type: ignore[assignment]
     DescribeGroups: _aio.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupsRequest, _groups_pb2.DescribeGroupsReply]  # type: ignore[assignment]
     ListGroups: _aio.UnaryUnaryMultiCallable[_groups_pb2.ListGroupsRequest, _groups_pb2.ListGroupsReply]  # type: ignore[assignment]
+    Consumed: _aio.UnaryUnaryMultiCallable[_groups_pb2.ConsumedRequest, _groups_pb2.ConsumedReply]  # type: ignore[assignment]
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupReply]  # type: ignore[assignment]
     DeleteOffsets: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteOffsetsRequest, _groups_pb2.DeleteOffsetsReply]  # type: ignore[assignment]
     RemoveMembers: _aio.UnaryUnaryMultiCallable[_groups_pb2.RemoveMembersRequest, _groups_pb2.RemoveMembersReply]  # type: ignore[assignment]
@@ -102,6 +104,13 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _groups_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.ListGroupsReply, _abc.Awaitable[_groups_pb2.ListGroupsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Consumed(
+        self,
+        request: _groups_pb2.ConsumedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_pb2.ConsumedReply, _abc.Awaitable[_groups_pb2.ConsumedReply]]: ...
 
     @_abc_1.abstractmethod
     def DeleteGroup(

@@ -378,6 +378,8 @@ class LoadReport(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     BUNDLES_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    HOTTEST_FIELD_NUMBER: _builtins.int
+    PARTITION_LOAD_RATIO_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     process_nonce: _builtins.bytes
     number: _builtins.int
@@ -393,6 +395,10 @@ class LoadReport(_message.Message):
     records_in_per_s: _builtins.int
     partitions: _builtins.int
     bundles: _builtins.int
+    hottest: _builtins.str
+    """the partition with the most to do, e.g. orders-3; empty: none has anything"""
+    partition_load_ratio: _builtins.float
+    """what it takes, as a part of the load of its broker"""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleShare]:
         """those with the most to do"""
@@ -412,10 +418,12 @@ class LoadReport(_message.Message):
         partitions: _builtins.int = ...,
         bundles: _builtins.int = ...,
         shares: _abc.Iterable[Global___BundleShare] | None = ...,
+        hottest: _builtins.str = ...,
+        partition_load_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bundles", b"bundles", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "loop_share", b"loop_share", "number", b"number", "partitions", b"partitions", "process_nonce", b"process_nonce", "records_in_per_s", b"records_in_per_s", "shares", b"shares", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bundles", b"bundles", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "cpu_share", b"cpu_share", "hottest", b"hottest", "loop_share", b"loop_share", "number", b"number", "partition_load_ratio", b"partition_load_ratio", "partitions", b"partitions", "process_nonce", b"process_nonce", "records_in_per_s", b"records_in_per_s", "shares", b"shares", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +514,7 @@ class TopicRecord(_message.Message):
     CREATED_MS_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
     CREATION_TOKEN_FIELD_NUMBER: _builtins.int
+    DECOMMISSIONED_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
@@ -517,6 +526,10 @@ class TopicRecord(_message.Message):
     """of the request that made it"""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def decommissioned(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecommissionedPartition]:
+        """in order of numbers"""
+
     def __init__(
         self,
         *,
@@ -528,14 +541,43 @@ class TopicRecord(_message.Message):
         created_ms: _builtins.int = ...,
         deleting: _builtins.bool = ...,
         creation_token: _builtins.bytes = ...,
+        decommissioned: _abc.Iterable[Global___DecommissionedPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "creation_token", b"creation_token", "deleting", b"deleting", "format_version", b"format_version", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "creation_token", b"creation_token", "decommissioned", b"decommissioned", "deleting", b"deleting", "format_version", b"format_version", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicRecord: _TypeAlias = TopicRecord  # noqa: Y015
+
+@_typing.final
+class DecommissionedPartition(_message.Message):
+    """A partition that takes no new records (F027); its number is never given again"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    since_ms: _builtins.int
+    removed: _builtins.bool
+    """nothing is in it any more, and nobody is assigned to it"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
+        removed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "removed", b"removed", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecommissionedPartition: _TypeAlias = DecommissionedPartition  # noqa: Y015
 
 @_typing.final
 class SegmentRecord(_message.Message):
@@ -653,6 +695,7 @@ class PartitionRecord(_message.Message):
     LAST_WRITER_TOKEN_FIELD_NUMBER: _builtins.int
     CLEANED_TO_FIELD_NUMBER: _builtins.int
     CLEAN_MARKS_FIELD_NUMBER: _builtins.int
+    DECOMMISSIONED_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -663,6 +706,8 @@ class PartitionRecord(_message.Message):
     """recognises our own write after a lost reply (M-3)"""
     cleaned_to: _builtins.int
     """of each key that recurs below it only the last record is left (K4)"""
+    decommissioned: _builtins.bool
+    """takes no new batches, whoever owns it (F027)"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRecord]: ...
     @_builtins.property
@@ -683,10 +728,11 @@ class PartitionRecord(_message.Message):
         last_writer_token: _builtins.bytes = ...,
         cleaned_to: _builtins.int = ...,
         clean_marks: _abc.Iterable[Global___CleanMark] | None = ...,
+        decommissioned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_marks", b"clean_marks", "cleaned_to", b"cleaned_to", "format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_marks", b"clean_marks", "cleaned_to", b"cleaned_to", "decommissioned", b"decommissioned", "format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,26 @@ def retained_from(
     return cut
 
 
+def consumed_from(closed: Sequence[Segment], log_start: int, consumed_to: int) -> int:
+    """The offset at which the log should begin when all groups have consumed what lies below one:
+    `log_start`, or the end of a segment (R5)."""
+    cut = log_start
+    for segment in closed:
+        end = segment.end_offset
+        if end is None or end > consumed_to:
+            break
+        cut = max(cut, end)
+    return cut
+
+
+def holds_records(state: PartitionState) -> bool:
+    """Whether something is in a partition that nobody serves, as far as its list tells."""
+    if not state.segments:
+        return False
+    end = state.segments[-1].end_offset
+    return end is None or end > state.log_start_offset
+
+
 def wants_an_owner(
     state: PartitionState, rule: RetentionRule, *, now_ms: int, trash_delay_ms: int
 ) -> bool:

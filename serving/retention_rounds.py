@@ -1,8 +1,9 @@
-"""Partitions that nobody asks for lose their old records too (R1, R3, ML-9).
+"""Partitions that nobody asks for lose their old records too (R1, R3, ML-9, F027).
 
 An open partition looks after itself. The others of this broker's bundles are found by their lists,
 once in `retention_check_interval_ms`, and those that have something to delete are opened: also the
-ledgers that a broker left in the trash when it died are found again so.
+ledgers that a broker left in the trash when it died are found again so. Decommissioned partitions
+are seen through to their end here.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
+from octavo.serving.consumption import Consumption
 from octavo.serving.ownership import Ownership
 from octavo.serving.registry import PartitionRegistry
-from octavo.serving.retention import RetentionRule, wants_an_owner
-from octavo.serving.topic_config import settings_of
+from octavo.serving.retention import holds_records, wants_an_owner
+from octavo.serving.topic_changes import TopicChanges
+from octavo.serving.topic_config import TopicSettings, settings_of
 
 PAGE = 500
 """Topics read at a time."""
@@ -34,6 +37,8 @@ class RetentionRounds:
         registry: PartitionRegistry,
         ownership: Ownership,
         *,
+        changes: TopicChanges,
+        consumption: Consumption,
         config: BrokerConfig,
         clock: Clock,
         entropy: Entropy,
@@ -42,6 +47,8 @@ class RetentionRounds:
         self._partitions = partitions
         self._registry = registry
         self._ownership = ownership
+        self._changes = changes
+        self._consumption = consumption
         self._config = config
         self._clock = clock
         self._entropy = entropy
@@ -65,6 +72,8 @@ class RetentionRounds:
             found, more = await self._topics.page(after, PAGE, lambda topic: not topic.deleting)
             for topic, _ in found:
                 opened += await self._look_at(topic, bundles)
+                await self._look_at_decommissioned(topic, bundles)
+                await self._look_at_consumed(topic)
                 after = topic.name
             more = more and bool(found)
         return opened
@@ -80,20 +89,58 @@ class RetentionRounds:
         }
 
     async def _look_at(self, topic: Topic, bundles: set[int]) -> int:
-        settings = settings_of(topic.config, self._config, internal=is_internal(topic.name))
-        rule = settings.retention
+        settings = self._settings(topic)
         opened = 0
         for partition in range(topic.partitions):
             bundle = self._registry.bundle(topic.topic_id, partition)
             if bundle in bundles and not self._registry.is_open(topic.name, partition):
-                opened += await self._look_at_partition(topic, partition, rule)
+                opened += await self._look_at_partition(topic, partition, settings)
         return opened
 
-    async def _look_at_partition(self, topic: Topic, partition: int, rule: RetentionRule) -> int:
+    async def _look_at_consumed(self, topic: Topic) -> None:
+        """R5: what is not known is not consumed."""
+        if not self._settings(topic).goes_when_consumed:
+            return
+        shells = [one for one in self._registry.shells() if one.name.topic_id == topic.topic_id]
+        found = await self._consumption.of(topic) if shells else None
+        if found is not None:
+            for shell in shells:
+                shell.emptying.consumed(found.up_to(shell.name.partition))
+
+    def _settings(self, topic: Topic) -> TopicSettings:
+        return settings_of(topic.config, self._config, internal=is_internal(topic.name))
+
+    async def _look_at_decommissioned(self, topic: Topic, bundles: set[int]) -> None:
+        """F027: after the grace nothing new is taken, and what is empty then is removed."""
+        for one in topic.decommissioned:
+            bundle = self._registry.bundle(topic.topic_id, one.partition)
+            if one.removed or bundle not in bundles:
+                continue
+            try:
+                await self._ownership.locate(bundle)
+                shell = await self._registry.resolve_life(
+                    topic.name, one.partition, topic.topic_id.bytes, self._config.load_wait_s
+                )
+                grace_is_over = (
+                    self._clock.wall_ms() - one.since_ms >= self._config.decommission_grace_ms
+                )
+                if grace_is_over and not shell.emptying.is_decommissioned:
+                    await shell.emptying.decommission()
+                if shell.emptying.is_drained:
+                    await self._changes.remove_drained(topic, one.partition)
+            except OctavoError as error:  # looked at again in the next round
+                _log.info("decommission-waits", topic=topic.name, cause=error.cause)
+
+    async def _look_at_partition(
+        self, topic: Topic, partition: int, settings: TopicSettings
+    ) -> int:
         found = await self._partitions.read_hint(topic.topic_id, partition)
-        if found is None or not wants_an_owner(
+        if found is None:
+            return 0
+        may_be_consumed = settings.goes_when_consumed and holds_records(found.state)
+        if not may_be_consumed and not wants_an_owner(
             found.state,
-            rule,
+            settings.retention,
             now_ms=self._clock.wall_ms(),
             trash_delay_ms=self._config.trash_delay_ms,
         ):

@@ -160,6 +160,11 @@ def trimmed(
     )
 
 
+def decommissioned(state: PartitionState) -> PartitionState:
+    """Takes no new batches, whoever owns it (F027)."""
+    return replace(state, decommissioned=True)
+
+
 def _ends_by(segment: Segment, offset: int) -> bool:
     return segment.end_offset is not None and segment.end_offset <= offset
 

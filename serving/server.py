@@ -38,6 +38,7 @@ from octavo.serving.cold import ColdReader
 from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
 from octavo.serving.connections import connections_allowed
+from octavo.serving.consumption import Consumption
 from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.fleet import Fleet
 from octavo.serving.ledger_storage import LedgerStorage
@@ -138,6 +139,7 @@ class BrokerServer:
         self._topic_changes = TopicChanges(
             self._topic_catalog,
             config=config,
+            clock=clock,
             live_bookies=self._live_bookies,
             changed=self._topics.forget,
             store_answers=self._store_answers,
@@ -324,6 +326,8 @@ class BrokerServer:
             self._partitions,
             self.registry,
             ownership,
+            changes=self._topic_changes,
+            consumption=Consumption(self._groups),
             config=self.config,
             clock=self._clock,
             entropy=self._entropy,

@@ -1,4 +1,4 @@
-"""Topics as they are changed while they are used: settings, and more partitions (F016, F026, P7).
+"""Topics as they are changed while they are used: settings and partitions (F016, F026, F027, P7).
 
 A change is one compare-and-set of the topic's record, made again on what another change left. Each
 says how things are to be, so that asking again after a lost reply is harmless. The owners of
@@ -7,13 +7,16 @@ partitions follow the record and go by it without a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from octavo.metadata.topics import Topic, TopicCatalog, is_internal
+from octavo.metadata.topics import Decommissioned, Topic, TopicCatalog, is_internal
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     InconsistentTopicId,
     InvalidConfig,
+    InvalidPartition,
     InvalidPartitions,
     InvalidRequest,
     UnknownOutcome,
@@ -40,21 +43,64 @@ KEYS_MOVE = (
 """P7."""
 
 
-def altered(
-    topic: Topic, config: Mapping[str, str], unset: Iterable[str], partitions: int
-) -> Topic:
-    """`topic` as it is to be; `partitions` 0: as many as there are.
+class Alteration(NamedTuple):
+    """How a topic is to be."""
 
-    Raises InvalidPartitions for fewer: partitions never shrink (P7).
+    config: Mapping[str, str]
+    unset: Sequence[str] = ()
+    """Settings that are to have their default again."""
+    partitions: int = 0
+    """How many there are to be; 0: as many as there are."""
+    decommission: Sequence[int] = ()
+    """Partitions that are to take no new records (F027)."""
+
+
+def altered(topic: Topic, wanted: Alteration, now_ms: int) -> Topic:
+    """`topic` as it is to be.
+
+    Raises InvalidPartitions for fewer partitions, which never shrink (P7), and when none would
+    take records; InvalidPartition.
     """
+    partitions = wanted.partitions
     if partitions and partitions < topic.partitions:
         raise InvalidPartitions(
             f"topic {topic.name!r} has {topic.partitions} partitions and cannot have {partitions}",
-            hint="partitions are added, never removed; copy the records to a new topic instead",
+            hint="partitions are added, never removed; `octavo topic decommission` has one of them "
+            "take no new records",
         )
-    gone = set(unset)
-    kept = {name: text for name, text in topic.config.items() if name not in gone}
-    return replace(topic, config=kept | dict(config), partitions=partitions or topic.partitions)
+    kept = {name: text for name, text in topic.config.items() if name not in wanted.unset}
+    grown = replace(
+        topic, config=kept | dict(wanted.config), partitions=partitions or topic.partitions
+    )
+    return _decommissioned(grown, wanted.decommission, now_ms) if wanted.decommission else grown
+
+
+def _decommissioned(topic: Topic, numbers: Iterable[int], now_ms: int) -> Topic:
+    """Those that are so already stay as they are."""
+    found = {one.partition: one for one in topic.decommissioned}
+    for number in numbers:
+        if not 0 <= number < topic.partitions:
+            raise InvalidPartition(
+                f"topic {topic.name!r} has partitions 0..{topic.partitions - 1}, not {number}"
+            )
+        found.setdefault(number, Decommissioned(number, now_ms))
+    if len(found) == topic.partitions:
+        raise InvalidPartitions(
+            f"topic {topic.name!r} would have no partition that takes records",
+            hint="add partitions first with `octavo topic grow`, or delete the topic",
+        )
+    return replace(topic, decommissioned=tuple(found[number] for number in sorted(found)))
+
+
+def with_removed(topic: Topic, partition: int) -> Topic:
+    """Nobody is assigned to the decommissioned `partition` any more."""
+    return replace(
+        topic,
+        decommissioned=tuple(
+            one._replace(removed=True) if one.partition == partition else one
+            for one in topic.decommissioned
+        ),
+    )
 
 
 class TopicChanges:
@@ -65,61 +111,77 @@ class TopicChanges:
         topics: TopicCatalog,
         *,
         config: BrokerConfig,
+        clock: Clock,
         live_bookies: Callable[[], int],
         changed: Callable[[str], None],
         store_answers: StoreAnswers,
     ) -> None:
         self._topics = topics
         self._config = config
+        self._clock = clock
         self._live_bookies = live_bookies
         self._changed = changed
         self._store_answers = store_answers
 
-    async def alter(
-        self,
-        name: str,
-        topic_id: bytes,
-        config: Mapping[str, str],
-        unset: Iterable[str],
-        partitions: int,
-    ) -> tuple[Topic, str]:
+    async def alter(self, name: str, topic_id: bytes, wanted: Alteration) -> tuple[Topic, str]:
         """The topic as it is then, and what that means for records: empty, or a warning (P7).
 
         Raises UnknownTopic, InconsistentTopicId, InvalidConfig, InvalidReplicationFactor,
-        InvalidPartitions; UnknownOutcome when the record kept changing or no answer is certain.
+        InvalidPartitions, InvalidPartition; UnknownOutcome when the record kept changing or no
+        answer is certain.
         """
-        wanted_names = list(unset)
-        self._check(name, config, wanted_names, partitions)
-        warning = ""
+        self._check(name, wanted)
+        now_ms = self._clock.wall_ms()
+
+        def alter(before: Topic) -> Topic:
+            after = altered(before, wanted, now_ms)
+            self._check_settings(before, after)
+            return after
+
+        before, after = await self._change(name, topic_id, alter)
+        warning = KEYS_MOVE if after.writable != before.writable else ""
+        return after, warning
+
+    async def remove_drained(self, topic: Topic, partition: int) -> None:
+        """Nobody is assigned to a decommissioned partition any more: nothing is in it (F027).
+
+        For its owner, which alone can tell. Raises as `alter`.
+        """
+        await self._change(
+            topic.name, topic.topic_id.bytes, lambda before: with_removed(before, partition)
+        )
+
+    async def _change(
+        self, name: str, topic_id: bytes, wanted: Callable[[Topic], Topic]
+    ) -> tuple[Topic, Topic]:
+        """The topic before the first attempt, and after."""
+        first: Topic | None = None
         for _ in range(ATTEMPTS_MAX):
             found = await self._store_answers.during(self._topics.get(name, barrier=True))
             before = found.topic
             _check_life(before, topic_id)
-            wanted = altered(before, config, wanted_names, partitions)
-            self._check_settings(before, wanted)
-            if wanted.partitions > before.partitions:
-                warning = KEYS_MOVE
-            if wanted == before:
-                return before, warning
+            after = wanted(before)
+            first = first or before
+            if after == before:
+                return first, before
             try:
-                made = await self._topics.update(found, wanted)
+                made = await self._topics.update(found, after)
             except (VersionConflict, UnknownOutcome):
                 continue  # what a read finds is changed, or shows that this was done
             self._changed(name)
-            return made.topic, warning
+            return first, made.topic
         raise UnknownOutcome(
             f"topic {name!r} kept changing while it was altered", hint="look at it, and ask again"
         )
 
-    def _check(
-        self, name: str, config: Mapping[str, str], unset: list[str], partitions: int
-    ) -> None:
+    def _check(self, name: str, wanted: Alteration) -> None:
         """What needs no look at the topic."""
+        config, unset = wanted.config, wanted.unset
         if is_internal(name):
             raise InvalidRequest(f"topic {name!r} is internal and is not altered by hand")
         if len(config) + len(unset) > CONFIG_ENTRIES_MAX:
             raise InvalidConfig(f"{len(config) + len(unset)} settings are too many")
-        if not config and not unset and not partitions:
+        if not any((config, unset, wanted.partitions, wanted.decommission)):
             raise InvalidRequest(f"nothing is to be changed of topic {name!r}")
         for one in unset:
             if one not in TOPIC_CONFIG_KEYS:
@@ -130,8 +192,10 @@ class TopicChanges:
             if one in config:
                 raise InvalidConfig(f"{one} is set and unset by one request")
         limit = self._config.max_partitions_per_topic
-        if not 0 <= partitions <= limit:
-            raise InvalidPartitions(f"{partitions} is not between 1 and {limit}")
+        if not 0 <= wanted.partitions <= limit:
+            raise InvalidPartitions(f"{wanted.partitions} is not between 1 and {limit}")
+        if len(wanted.decommission) > limit:
+            raise InvalidPartitions(f"{len(wanted.decommission)} partitions are more than {limit}")
 
     def _check_settings(self, before: Topic, wanted: Topic) -> None:
         if wanted.config == before.config:

@@ -27,6 +27,8 @@ MAX_VALUE_CHARS = 1_000
 CONFIG_ENTRIES_MAX = 64
 POLICIES = ("compact", "delete")
 COMPACTS, DELETES = POLICIES
+RETENTION_MODES = ("limits", "consumed")
+LIMITS, CONSUMED = RETENTION_MODES
 
 
 class TopicSettings(NamedTuple):
@@ -55,6 +57,13 @@ class TopicSettings(NamedTuple):
     """A log is compacted when a dirty record is older (K3)."""
     delete_retention_ms: int
     """How long a tombstone stays once it is clean (K5)."""
+    retention_mode: str
+    """`limits`, or `consumed`: a closed segment goes, too, when every group is past it (R5)."""
+
+    @property
+    def goes_when_consumed(self) -> bool:
+        """Whether records go once every registered group has committed past them."""
+        return self.retention_mode == CONSUMED
 
     @property
     def compacts(self) -> bool:
@@ -103,6 +112,14 @@ def _ratio(name: str, text: str, _: BrokerConfig) -> float:
     return value
 
 
+def _mode(name: str, text: str, _: BrokerConfig) -> str:
+    if text.strip() not in RETENTION_MODES:
+        raise InvalidConfig(
+            f"{name}: {text[:100]!r} is no mode", hint=did_you_mean(text[:100], RETENTION_MODES)
+        )
+    return text.strip()
+
+
 def _policy(name: str, text: str, _: BrokerConfig) -> str:
     """As it is kept and shown: in one order, without spaces."""
     given = {one.strip() for one in text.split(",")}
@@ -124,6 +141,7 @@ _SETTINGS: dict[str, _Setting] = {
     "min.compaction.lag.ms": _Setting("min_compaction_lag_ms", _between(0, _INT64_MAX)),
     "max.compaction.lag.ms": _Setting("max_compaction_lag_ms", _between(1, _INT64_MAX)),
     "delete.retention.ms": _Setting("delete_retention_ms", _between(0, _INT64_MAX)),
+    "retention.mode": _Setting("retention_mode", _mode),
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
@@ -136,6 +154,7 @@ _DELETES = (
     "cleanup.policy",
     "min.compaction.lag.ms",
     "delete.retention.ms",
+    "retention.mode",
 )
 """Settings that say what goes."""
 TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
@@ -158,6 +177,7 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         min_compaction_lag_ms=0,
         max_compaction_lag_ms=_INT64_MAX,
         delete_retention_ms=86_400_000,
+        retention_mode=LIMITS,
     )
 
 
@@ -189,10 +209,19 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
         # The broker's default quorum must not make a smaller replication factor impossible.
         factor = int(given["replication_factor"])
         base = base._replace(min_insync_replicas=min(base.min_insync_replicas, factor))
+    if given.get("retention_mode") == CONSUMED:
+        # Never before it is consumed, unless the topic itself has a limit besides (R5).
+        base = base._replace(retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
     if "max_message_bytes" in given:
         given["max_batch_bytes"] = int(given["max_message_bytes"]) + RECORD_ENVELOPE_BYTES
     settings = base._replace(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     _check_quorum(settings)
+    if settings.goes_when_consumed and DELETES not in settings.cleanup_policy:
+        raise InvalidConfig(
+            f"retention.mode={CONSUMED} deletes, and cleanup.policy={settings.cleanup_policy} "
+            "keeps the last record of each key",
+            hint="use cleanup.policy=delete, or compact,delete",
+        )
     if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
         raise InvalidConfig(
             f"min.compaction.lag.ms={settings.min_compaction_lag_ms} exceeds "
@@ -242,6 +271,7 @@ def settings_of(
         "retention.ms": str(UNLIMITED),
         "retention.bytes": str(UNLIMITED),
         "cleanup.policy": DELETES,
+        "retention.mode": LIMITS,
     }
     keeping: dict[str, str] = {}
     if internal:

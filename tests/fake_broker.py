@@ -84,6 +84,7 @@ class FakeTopic:
     owners: list[int]
     topic_id: bytes = b""
     token: bytes = b""
+    decommissioned: set[int] = field(default_factory=lambda: set[int]())
     loading: set[int] = field(default_factory=lambda: set[int]())
     """Partitions whose owner metadata does not name yet."""
 
@@ -333,6 +334,7 @@ class FakeBroker(BrokerServicer):
                     partition=number,
                     owner_id="" if number in topic.loading else f"broker-{owner}",
                     owner_address="" if number in topic.loading else brokers[owner].address,
+                    decommissioned=number in topic.decommissioned,
                 )
                 for number, owner in enumerate(topic.owners)
             ],
@@ -432,6 +434,7 @@ class FakeBroker(BrokerServicer):
         for name in request.unset:
             found.config.pop(name, None)
         self.cluster.grow(found, request.partitions)
+        found.decommissioned.update(request.decommission)
         return pb.AlterTopicReply(topic=self._topic_info(found))
 
     async def ListTopics(self, request, context):  # type: ignore[no-untyped-def]

@@ -131,6 +131,13 @@ class GroupCoordinator:
         """How many partitions groups are spread over."""
         return (await self._topic_or_new()).partitions
 
+    async def known_partitions(self) -> int:
+        """The same, 0 while nobody asked for a coordinator yet: then there is no group."""
+        try:
+            return (await self._during(self._offsets_topic.get())).partitions
+        except UnknownTopic:
+            return 0
+
     async def of_group(self, group_id: str) -> GroupPartition:
         """The partition of a group, if it is coordinated here.
 

@@ -135,7 +135,10 @@ class KnownTopics:
         self.patterns.know(topics)
         self.directory = TopicDirectory(
             {
-                name: (topic.topic_id.hex, SubscribedTopic(name, topic.partitions))
+                name: (
+                    topic.topic_id.hex,
+                    SubscribedTopic(name, topic.partitions, removed=topic.removed),
+                )
                 for name, topic in topics.items()
             },
             self.patterns.matching,

@@ -44,6 +44,13 @@ class SubscribedTopic(NamedTuple):
     partitions: int
     racks: Mapping[int, frozenset[str]] = MappingProxyType({})
     """Racks from which a partition is read cheaply, of those partitions where it is known."""
+    removed: frozenset[int] = frozenset()
+    """Partitions that nobody is assigned to any more (F027)."""
+
+    @property
+    def assigned(self) -> int:
+        """How many partitions are to be read."""
+        return self.partitions - len(self.removed)
 
 
 Topics = Mapping[str, SubscribedTopic]
@@ -94,7 +101,9 @@ class Plan:
 
     def slots(self, topic_id: str) -> Iterable[Slot]:
         """Partitions of a topic, ascending."""
-        return (Slot(topic_id, number) for number in range(self.topics[topic_id].partitions))
+        topic = self.topics[topic_id]
+        numbers = range(topic.partitions)
+        return (Slot(topic_id, number) for number in numbers if number not in topic.removed)
 
     def all_slots(self) -> Iterable[Slot]:
         """Every partition that somebody reads."""
@@ -113,7 +122,7 @@ class Plan:
                 topic = self.topics.get(slot.topic_id)
                 if slot.topic_id not in wanted or topic is None:
                     continue
-                if not 0 <= slot.partition < topic.partitions:
+                if not 0 <= slot.partition < topic.partitions or slot.partition in topic.removed:
                     continue
                 if found.setdefault(slot, index) != index:
                     doubled.add(slot)
@@ -149,7 +158,7 @@ class Plan:
 def _range(plan: Plan, previous: Previous) -> None:
     for topic_id in plan.topic_ids:
         readers = plan.readers[topic_id]
-        each, extra = divmod(plan.topics[topic_id].partitions, len(readers))
+        each, extra = divmod(plan.topics[topic_id].assigned, len(readers))
         slots = iter(plan.slots(topic_id))
         for place, member in enumerate(readers):
             for _ in range(each + (place < extra)):
@@ -176,7 +185,7 @@ def _uniform(plan: Plan, previous: Previous) -> None:
 def _uniform_equal(plan: Plan, claims: Mapping[Slot, int]) -> None:
     """S8: every member gets P div C, the first ones that have more keep one more."""
     count = len(plan.members)
-    total = sum(plan.topics[topic_id].partitions for topic_id in plan.topic_ids)
+    total = sum(plan.topics[topic_id].assigned for topic_id in plan.topic_ids)
     if not count or not total:
         return
     low, extra = divmod(total, count)

@@ -39,6 +39,14 @@ class CommittedOffsets:
         found = [self._of.pop(slot)[0] for slot in list(slots) if slot in self._of]
         return [Record(Kind.OFFSET, key, None) for key in found]
 
+    def of_topic(self, topic_id: str) -> dict[int, int]:
+        """Committed offsets of one topic by partition."""
+        return {
+            slot.partition: value.offset
+            for slot, (_, value) in self._of.items()
+            if slot.topic_id == topic_id
+        }
+
     def topics(self) -> dict[str, list[Slot]]:
         """Slots by topic name."""
         found: dict[str, list[Slot]] = {}

@@ -45,7 +45,8 @@ class Reading(NamedTuple):
         digest = hashlib.blake2b(digest_size=8)
         for topic_id, topic in sorted(self.topics.items()):
             racks = sorted((number, sorted(racks)) for number, racks in topic.racks.items())
-            digest.update(repr((topic_id, topic.name, topic.partitions, racks)).encode())
+            read = (topic_id, topic.name, topic.partitions, racks)
+            digest.update(repr((*read, sorted(topic.removed)) if topic.removed else read).encode())
         return int.from_bytes(digest.digest(), "little")
 
 

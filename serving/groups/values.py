@@ -187,6 +187,16 @@ class ListReply(NamedTuple):
     groups: tuple[ListedGroup, ...] = ()
 
 
+class ConsumedReply(NamedTuple):
+    """How far the groups of a topic have come (R5)."""
+
+    refusal: Refusal | None
+    groups: int = 0
+    """Those that committed an offset of the topic, or have a member that reads it."""
+    lowest: Mapping[int, tuple[int, int]] = {}
+    """By partition of the topic the lowest committed offset, and how many groups have one."""
+
+
 class CompactReply(NamedTuple):
     """A piece of the state was written anew."""
 
@@ -203,5 +213,6 @@ Reply = (
     | RemoveReply
     | DescribeReply
     | ListReply
+    | ConsumedReply
     | CompactReply
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from octavo.runtime.clock import Clock
 from octavo.runtime.histogram import WORK_SECONDS, Histogram
 from octavo.serving.partition.core import PartitionStateName
+from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.traffic import Traffic
 from octavo.serving.registry import PartitionRegistry
@@ -61,8 +62,8 @@ class PartitionFigures:
                 total = total.plus(shell.traffic.total)
         return total
 
-    def take(self) -> Iterator[tuple[int, Traffic]]:
-        """What went through each open partition since the last call, with its bundle."""
+    def take(self) -> Iterator[tuple[int, PartitionName, Traffic]]:
+        """What went through each open partition since the last call, with its bundle and name."""
         weights: dict[PartitionKey, int] = {}
         whole = 0
         for shell in self._registry.shells():
@@ -71,7 +72,7 @@ class PartitionFigures:
             whole += weight
             if weight and not shell.is_internal:
                 weights[name.topic, name.partition] = weight
-            yield self._registry.bundle(name.topic_id, name.partition), traffic
+            yield self._registry.bundle(name.topic_id, name.partition), name, traffic
         largest = sorted(weights.items(), key=lambda item: -item[1])[: max(1, self._shares_max)]
         shares = {key: weight / whole for key, weight in largest}
         self.shares = Shares(max(shares.values(), default=0.0), shares)

@@ -142,9 +142,16 @@ class PartitionCore:
         return [PROCEED]
 
     def loaded(
-        self, *, owner_epoch: int, log_start: int, end_offset: int, last_append_ms: int
+        self,
+        *,
+        owner_epoch: int,
+        log_start: int,
+        end_offset: int,
+        last_append_ms: int,
+        decommissioned: bool = False,
     ) -> None:
         """Recovered and claimed (ML-4): requests are taken from now on."""
+        self._intake.decommissioned = decommissioned
         invariant(self.state is PartitionStateName.LOADING, "a partition is loaded once")
         self.log.begin(owner_epoch, log_start, end_offset, last_append_ms)
         self.state = PartitionStateName.SERVING
@@ -349,8 +356,9 @@ class PartitionCore:
                 actions += self._sends(now_ms, now_s)
         return [*actions, *self._rolls.answered(self.log.high_watermark)]
 
-    def list_changed(self, log_start: int) -> list[Action]:
+    def list_changed(self, log_start: int, *, decommissioned: bool = False) -> list[Action]:
         """A new list was published; readers below its start must look again."""
+        self._intake.decommissioned = decommissioned
         if log_start <= self.log.log_start:
             return []
         self.log.log_start = log_start

@@ -103,10 +103,13 @@ class PartitionDriver:
 
     def start(self) -> None:
         """Begin to drive a core that was loaded."""
-        self._chain.listen(
-            lambda state: self.perform(self.core.list_changed(state.log_start_offset))
-        )
+        self._chain.listen(self._list_changed)
         self._running = self._tasks.spawn(self._run(), name="driver")
+
+    def _list_changed(self, state: PartitionState) -> None:
+        self.perform(
+            self.core.list_changed(state.log_start_offset, decommissioned=state.decommissioned)
+        )
 
     async def leave(self, deadline_s: float) -> None:
         """Let the core unload in good order, for at most `deadline_s`."""

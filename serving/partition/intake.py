@@ -14,6 +14,7 @@ from octavo.runtime.errors import (
     NotLeader,
     OctavoError,
     OutOfOrderSequence,
+    PartitionDecommissioned,
     Throttled,
 )
 from octavo.serving.partition.actions import Refuse, Tell
@@ -53,6 +54,8 @@ class Intake:
         self._log = log
         self._producers = producers
         self._world = world
+        self.decommissioned = False
+        """The list says that nothing new is taken, whoever owns the partition (F027)."""
         self.no_ledger = False
         """The last attempt to open a ledger found too few bookies."""
 
@@ -67,7 +70,8 @@ class Intake:
         """A new batch, queued with its offset; or its answer; or None: it waits with its twin.
 
         Raises the refusal of a batch that changes nothing: what `check_batch` raises,
-        OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader.
+        OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader,
+        PartitionDecommissioned.
         """
         header = check_batch(batch, acks, self._settings, now_ms)
         is_idempotent = header.producer_id >= 0
@@ -77,6 +81,8 @@ class Intake:
             )
             if verdict.kind is not Kind.APPEND:
                 return self._known(header, verdict, acks, reply)
+        if self.decommissioned:
+            raise self._is_decommissioned()
         if self._log.pending or self.no_ledger:
             self._check_room(len(batch), now_s)
         append = self._log.admit(batch, header, now_ms, now_s)
@@ -98,7 +104,16 @@ class Intake:
         if verdict.kind is Kind.DUPLICATE and verdict.is_vouched:
             stored = Appended(verdict.base_offset, verdict.append_time_ms, True, verdict.is_first)
             return Tell(reply, stored)
+        if self.decommissioned:  # after one that was refused, or of a producer long forgotten
+            raise self._is_decommissioned()
         raise self._refusal(header, verdict)
+
+    def _is_decommissioned(self) -> PartitionDecommissioned:
+        """Nobody stores the batch, now or later: a list that says so is never taken back."""
+        return PartitionDecommissioned(
+            f"{self._name} is decommissioned and takes no new records",
+            hint="send them again without naming the partition: they go to another one",
+        )
 
     def _refusal(self, header: BatchHeader, verdict: Verdict[Append]) -> OctavoError:
         """NotLeader unless it is certain that nobody else owns the partition: a successor may

@@ -30,6 +30,8 @@ class RetentionLimits(NamedTuple):
 
     rule: RetentionRule
     check_interval_ms: int
+    goes_when_consumed: bool = False
+    """A closed segment goes, too, when every registered group is past it (R5)."""
 
 
 class Limits(NamedTuple):
@@ -77,6 +79,7 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -
         retention=RetentionLimits(
             settings.retention,
             config.retention_check_interval_ms,
+            settings.goes_when_consumed,
         ),
         spread=spread,
     )

@@ -18,7 +18,7 @@ from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.rolls import RollPlan
 from octavo.serving.partition.trims import Trims
 from octavo.serving.partition.world import World
-from octavo.serving.retention import retained_from
+from octavo.serving.retention import consumed_from, retained_from
 
 RETENTION = "retention"
 """Why a ledger lies in the trash."""
@@ -43,6 +43,8 @@ class Retention:
         spread: float = 0.0,
     ) -> None:
         self.limits = limits
+        self.consumed_to = 0
+        """Every registered group has consumed what lies below (R5); 0: not known, or nothing."""
         self.wants_ledger = False
         """A new ledger is to be opened although no batch waits for one."""
         self._log = log
@@ -56,6 +58,12 @@ class Retention:
         """The topic was altered: look soon if that changes what is kept."""
         if limits != self.limits:
             self.limits = limits
+            self._next_check_s = 0.0
+
+    def consumed(self, offset: int) -> None:
+        """Every registered group has committed `offset` or more: look soon."""
+        if self.limits.goes_when_consumed and offset > self._log.log_start:
+            self.consumed_to = min(offset, self._log.high_watermark)
             self._next_check_s = 0.0
 
     def tick(
@@ -81,6 +89,9 @@ class Retention:
             open_bytes=opened.size_bytes if opened is not None else 0,
             now_ms=now_ms,
         )
+        if self.limits.goes_when_consumed:
+            cut = max(cut, consumed_from(closed, self._log.log_start, self.consumed_to))
+            self.consumed_to = 0  # true when it was told: a group may have come since
         self._rolls.expire(False)
         self.wants_ledger = False
         actions: list[Action] = []

@@ -13,10 +13,12 @@ from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import NotLeader, OctavoError
 from octavo.runtime.tasks import TaskOwner
+from octavo.serving import segments as lists
 from octavo.serving.partition.chain import SegmentChain
 from octavo.serving.partition.core import PartitionCore, PartitionStateName
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.driver import PartitionDriver
+from octavo.serving.partition.emptying import Emptying
 from octavo.serving.partition.end_proof import EndProof
 from octavo.serving.partition.limits import limits_of, quorum_of
 from octavo.serving.partition.loading import PartitionLoader
@@ -27,7 +29,6 @@ from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import ReadView
 from octavo.serving.partition.rewrites import ListRewrites
 from octavo.serving.partition.world import World
-from octavo.serving.segments import closed_segments
 from octavo.serving.topic_config import TopicSettings
 
 
@@ -92,6 +93,7 @@ class PartitionShell:
             backend=deps.backend,
             clock=deps.clock,
         )
+        self.emptying = Emptying(self._core, self._chain, self._driver)
         self.traffic = self._driver.traffic
         self._end_proof = EndProof(
             str(name),
@@ -116,6 +118,7 @@ class PartitionShell:
             log_start=self._chain.state.log_start_offset,
             end_offset=loaded.end_offset,
             last_append_ms=loaded.last_append_ms,
+            decommissioned=self._chain.state.decommissioned,
         )
         self._driver.start()
 
@@ -227,7 +230,7 @@ class PartitionShell:
         core = self._core
         core.check_serving()
         return ReadView(
-            closed_segments(self._chain.state, core.sealed),
+            lists.closed_segments(self._chain.state, core.sealed),
             core.segment.source() if core.segment is not None else None,
             core.log.log_start,
             core.log.high_watermark,
@@ -239,7 +242,7 @@ class PartitionShell:
         """Closed segments, and the open one with its running figures and no end offset."""
         core = self._core
         core.check_serving()
-        closed = list(closed_segments(self._chain.state, core.sealed))
+        closed = list(lists.closed_segments(self._chain.state, core.sealed))
         return [*closed, core.segment.described()] if core.segment is not None else closed
 
     async def prove_end(self) -> None:

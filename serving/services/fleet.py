@@ -171,4 +171,6 @@ def _load(load: Load) -> pb.BrokerLoad:
         bytes_out_per_s=load.bytes_out_per_s,
         records_in_per_s=load.records_in_per_s,
         partitions=load.partitions,
+        hottest=load.hottest,
+        partition_load_ratio=load.partition_load_ratio,
     )

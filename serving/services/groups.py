@@ -23,6 +23,7 @@ from octavo.serving.coordinating.group_partition import Event
 from octavo.serving.coordinating.refusals import error_of
 from octavo.serving.groups.values import (
     CommitReply,
+    ConsumedReply,
     DeleteReply,
     DescribeReply,
     FetchReply,
@@ -74,6 +75,7 @@ class GroupService:
             "FetchOffsets": unary(pb.FetchOffsetsRequest, self.fetch_offsets),
             "DescribeGroups": unary(pb.DescribeGroupsRequest, self.describe_groups),
             "ListGroups": unary(pb.ListGroupsRequest, self.list_groups),
+            "Consumed": unary(pb.ConsumedRequest, self.consumed),
             "DeleteGroup": unary(pb.DeleteGroupRequest, self.delete_group),
             "DeleteOffsets": unary(pb.DeleteOffsetsRequest, self.delete_offsets),
             "RemoveMembers": unary(pb.RemoveMembersRequest, self.remove_members),
@@ -288,6 +290,33 @@ class GroupService:
             return listed
 
         return pb.ListGroupsReply(partitions=await _each(request.partitions, of))
+
+    async def consumed(self, request: pb.ConsumedRequest, _caller: Caller) -> pb.ConsumedReply:
+        """How far the groups of a topic have come (R5), by partition; of each its own error."""
+        _check_count("partitions", len(request.partitions))
+        topic, topic_id = request.topic, request.topic_id.hex()
+
+        async def of(partition: int) -> pb.ConsumedPart:
+            part = pb.ConsumedPart(partition=partition)
+            try:
+                async with self._bounded(self._config.offset_commit_timeout_ms):
+                    found = await self._coordinator.of_partition(partition)
+                    await self._coordinator.topics.learn([(topic, topic_id)])
+                    reply = await found.ask(
+                        lambda core, token: core.consumed(token, topic, topic_id)
+                    )
+                if reply.refusal is not None:
+                    raise error_of(reply.refusal, "")
+            except OctavoError as error:
+                part.error.CopyFrom(to_wire(error))
+                return part
+            told = cast("ConsumedReply", reply)
+            part.groups = told.groups
+            for number, (offset, groups) in sorted(told.lowest.items()):
+                part.lowest.add(partition=number, offset=offset, groups=groups)
+            return part
+
+        return pb.ConsumedReply(parts=await _each(request.partitions, of))
 
     # -- what they have in common
 

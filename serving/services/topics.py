@@ -10,7 +10,7 @@ from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.services.views import TopicViews
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
-from octavo.serving.topic_changes import TopicChanges
+from octavo.serving.topic_changes import Alteration, TopicChanges
 
 
 class TopicService:
@@ -62,14 +62,14 @@ class TopicService:
     async def alter_topic(
         self, request: pb.AlterTopicRequest, _caller: Caller
     ) -> pb.AlterTopicReply:
-        """Change settings, or add partitions (F016, P7)."""
+        """Change settings, add partitions or decommission them (F016, F027, P7)."""
         try:
             topic, warning = await self._changes.alter(
                 request.name,
                 request.topic_id,
-                dict(request.config),
-                request.unset,
-                request.partitions,
+                Alteration(
+                    dict(request.config), request.unset, request.partitions, request.decommission
+                ),
             )
         except OctavoError as error:
             return pb.AlterTopicReply(error=to_wire(error))

@@ -38,12 +38,15 @@ class TopicViews:
         if with_effective:
             internal = is_internal(topic.name)
             info.effective.update(effective(topic.config, self._config, internal=internal))
+        gone = {one.partition: one.removed for one in topic.decommissioned}
         for partition in range(topic.partitions):
             owner = self._ownership.hint(self._registry.bundle(topic.topic_id, partition))
             info.partitions.add(
                 partition=partition,
                 owner_id=owner.broker_id if owner else "",
                 owner_address=owner.address if owner else "",
+                decommissioned=partition in gone,
+                removed=gone.get(partition, False),
             )
         return info
 

@@ -38,6 +38,8 @@ class Held(NamedTuple):
 
     partitions: int
     bundles: int
+    busiest: tuple[str, Traffic] = ("", Traffic())
+    """The partition that had the most to do since the last measurement, and how much."""
 
 
 class LoadMeter:
@@ -77,6 +79,8 @@ class LoadMeter:
             partitions=held.partitions,
             bundles=held.bundles,
             shares=_shares(traffic, weight_of(total)),
+            hottest=held.busiest[0],
+            partition_load_ratio=_ratio(held, weight_of(total)),
         )
 
     def is_news(self, load: Load) -> bool:
@@ -110,6 +114,11 @@ def _shares(traffic: Mapping[int, Traffic], total: int) -> dict[int, float]:
     weights = {bundle: weight for bundle, one in traffic.items() if (weight := weight_of(one))}
     largest = sorted(weights, key=lambda bundle: (-weights[bundle], bundle))[:REPORT_BUNDLES_MAX]
     return {bundle: round(weights[bundle] / total, 4) for bundle in largest}
+
+
+def _ratio(held: Held, total: int) -> float:
+    """F175: the part of everything that the busiest partition takes."""
+    return round(weight_of(held.busiest[1]) / total, 4) if total else 0.0
 
 
 def _differs(told: Load, load: Load) -> bool:

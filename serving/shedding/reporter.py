@@ -15,9 +15,10 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.cpu import CpuTimes, cpu_times, usable_cpus
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.telemetry import get_logger
+from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.traffic import Traffic
 from octavo.serving.shedding.board import LoadBoard
-from octavo.serving.shedding.meter import Counters, Held, LoadMeter
+from octavo.serving.shedding.meter import Counters, Held, LoadMeter, weight_of
 
 _log = get_logger("octavo.serving.load")
 
@@ -26,8 +27,8 @@ class Counted(NamedTuple):
     """What is asked of the owner of partitions."""
 
     me: Callable[[], BrokerInfo]
-    take_traffic: Callable[[], Iterable[tuple[int, Traffic]]]
-    """Of each open partition: its bundle, and what went through since the last call."""
+    take_traffic: Callable[[], Iterable[tuple[int, PartitionName, Traffic]]]
+    """Of each open partition: its bundle, name, and what went through since the last call."""
     bundles: Callable[[], int]
     """How many are held."""
 
@@ -83,11 +84,14 @@ class LoadReporter:
 
     def _measure(self) -> Load | None:
         by_bundle: dict[int, Traffic] = {}
-        partitions = 0
-        for bundle, traffic in self._counted.take_traffic():
+        partitions = most = 0
+        busiest: tuple[str, Traffic] = ("", Traffic())
+        for bundle, name, traffic in self._counted.take_traffic():
             partitions += 1
+            if (size := weight_of(traffic)) > most:
+                most, busiest = size, (str(name), traffic)
             by_bundle[bundle] = by_bundle.get(bundle, Traffic()).plus(traffic)
-        held = Held(partitions, self._counted.bundles())
+        held = Held(partitions, self._counted.bundles(), busiest)
         return self._meter.measured(
             Counters(*self._times()), by_bundle, held, self._clock.monotonic()
         )

@@ -118,6 +118,8 @@ async def test_every_broker_tells_its_load_and_the_list_shows_it(cluster: Loopba
     assert found.load.bytes_in_per_s > found.load.records_in_per_s * 100
     assert 0 < found.load.usage <= 1
     assert found.load.partitions >= 1
+    assert found.load.hottest == "orders-0"  # F175: only it gets records
+    assert found.load.partition_load_ratio > 0.5
 
 
 async def test_a_busy_broker_gives_to_the_idlest_one_and_then_rests(cluster: Loopback) -> None:

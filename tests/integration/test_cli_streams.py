@@ -76,6 +76,7 @@ WORKS = {
     "group reset": "group reset g --to start",
     "topic compact": "topic compact t",
     "topic delete": "topic delete t --yes",
+    "topic decommission": "topic decommission t 0",
     "topic grow": "topic grow t -p 20",
     "topic set": "topic set t segment.ms=9000",
     "topic trim": "topic trim t --before end --yes",

@@ -69,6 +69,12 @@ class Group:
             topic_id = self.rng.choice(sorted(self.topics))
             topic = self.topics[topic_id]
             self.topics[topic_id] = topic._replace(partitions=topic.partitions + 3)
+        elif what < 0.8:  # F027
+            topic_id = self.rng.choice(sorted(self.topics))
+            topic = self.topics[topic_id]
+            if topic.assigned:
+                gone = topic.removed | {self.rng.randrange(topic.partitions)}
+                self.topics[topic_id] = topic._replace(removed=gone)
         elif what < 0.85:
             self.add_topic()
         elif len(self.topics) > 1:
@@ -87,7 +93,7 @@ def subscribed(group: Group) -> set[Slot]:
     return {
         Slot(topic_id, number)
         for topic_id, topic in group.topics.items()
-        for number in range(topic.partitions)
+        for number in set(range(topic.partitions)) - topic.removed
         if any(topic_id in member.topics for member in group.members.values())
     }
 

@@ -71,7 +71,7 @@ class TrimsWhileItLeaves(PartitionCore):
 
 
 class KeepsItsStart(PartitionCore):
-    def list_changed(self, log_start: int) -> list[Action]:
+    def list_changed(self, log_start: int, *, decommissioned: bool = False) -> list[Action]:
         return []
 
 

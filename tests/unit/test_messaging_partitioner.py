@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.messaging import partitioner
+from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.config import PartitionChooser, ProducerConfig
 from octavo.client.messaging.partitioner import (
     POSITIVE,
@@ -29,7 +30,7 @@ from octavo.client.messaging.producing.batches import Batch
 from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.routing import Router, TopicState
 from octavo.runtime.entropy import SeededEntropy
-from octavo.runtime.errors import InvalidPartition
+from octavo.runtime.errors import InvalidPartition, PartitionDecommissioned
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -85,7 +86,7 @@ def test_many_new_keys_go_through_the_vectorised_path() -> None:
 
 def state_of(partitions: int, *, batch_size: int = 65536) -> TopicState:
     state = TopicState("t", StickyChoice(batch_size, SeededEntropy(3)))
-    state.slots = [Slot(Partition("t", number)) for number in range(partitions)]
+    state.slots.extend(Slot(Partition("t", number)) for number in range(partitions))
     return state
 
 
@@ -103,6 +104,84 @@ def test_f036_sticky_is_even_within_ten_percent() -> None:
     assert len(counts) == 8
     assert max(counts.values()) <= 12_500 * 1.1
     assert min(counts.values()) >= 12_500 * 0.9
+
+
+def decommission(state: TopicState, *numbers: int) -> None:
+    count = len(state.slots)
+    view = TopicView("t", count, (*"abcdef"[:count],), decommissioned=frozenset(numbers))
+    state.adopt_owners(view)
+
+
+def test_f027_p2_a_key_is_an_index_into_the_partitions_that_take_records() -> None:
+    router, state = Router(ProducerConfig()), state_of(6)
+    decommission(state, 1, 4)
+    writable = [0, 2, 3, 5]
+    keys = [b"key-%d" % number for number in range(300)]
+    expected = [writable[partition_of(key, 4)] for key in keys]
+    assert [router.choose(state, None, key).partition for key in keys] == expected
+    assert router.choose_many(state, None, keys, keys, None) == expected
+    chosen = router.choose_many(state, None, keys, keys, None)
+    rows = {
+        slot.partition: list(rows) for slot, rows in router.group(state, chosen, keys, [1] * 300)
+    }
+    assert rows == {p: [n for n, where in enumerate(expected) if where == p] for p in writable}
+
+
+@pytest.mark.parametrize("mode", ["default", "round_robin"])
+def test_f027_records_without_a_key_pass_a_decommissioned_partition_over(mode: str) -> None:
+    router, state = (
+        Router(ProducerConfig(partitioner=mode, batch_size=80)),
+        state_of(4, batch_size=10),
+    )
+    state.sticky.current = 2
+    decommission(state, 2)
+    one_by_one: Counter[int] = Counter()
+    for _ in range(300):
+        one_by_one[router.choose(state, None, None).partition] += 1
+        state.sticky.added(10, batch_closed=True)
+    assert one_by_one == {0: 100, 1: 100, 3: 100}
+    together: Counter[int] = Counter()
+    for slot, rows in router.group(state, None, None, [40] * 300):
+        together[slot.partition] += len(rows)
+    assert set(together) == {0, 1, 3}
+
+
+def test_f027_nobody_known_to_own_a_partition_is_no_reason_to_take_a_decommissioned_one() -> None:
+    router, state = Router(ProducerConfig()), state_of(3, batch_size=10)
+    state.adopt_owners(TopicView("t", 3, ("a", "", ""), decommissioned=frozenset({0})))
+    chosen: set[int] = set()
+    for _ in range(50):
+        chosen.add(router.choose(state, None, None).partition)
+        state.sticky.added(10, batch_closed=True)
+    assert chosen == {1, 2}
+
+
+def always_one(*_: object) -> int:
+    return 1
+
+
+def test_f027_a_decommissioned_partition_that_is_named_is_refused_before_anything_is_sent() -> None:
+    router, state = Router(ProducerConfig()), state_of(3)
+    custom = Router(ProducerConfig(partitioner=always_one))
+    assert router.choose(state, 1, b"k").partition == 1
+    decommission(state, 1)
+    for call in (
+        lambda: router.choose(state, 1, b"k"),
+        lambda: router.choose_many(state, 1, None, [b"v"], None),
+        lambda: custom.custom_choice(state, b"k", b"v", ()),
+    ):
+        with pytest.raises(PartitionDecommissioned, match="partition 1 of topic 't'"):
+            call()
+    assert router.choose(state, 2, b"k").partition == 2
+
+
+def test_p7_f027_partitions_added_afterwards_take_records() -> None:
+    router, state = Router(ProducerConfig()), state_of(2)
+    decommission(state, 0)
+    state.slots.append(Slot(Partition("t", 2)))
+    decommission(state, 0)
+    chosen = {router.choose(state, None, b"%d" % number).partition for number in range(50)}
+    assert chosen == {1, 2}
 
 
 def test_p5_sticky_moves_on_a_closed_full_batch_or_at_twice_the_size() -> None:

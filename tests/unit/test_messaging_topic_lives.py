@@ -54,6 +54,19 @@ def test_p7_a_broker_that_has_not_heard_of_new_partitions_is_not_believed() -> N
     assert life(lives, view(A, partitions=3)) is None
 
 
+def test_f027_a_broker_that_has_not_heard_of_a_decommissioned_partition_is_not_believed() -> None:
+    lives = TopicLives()
+    told = view(A)._replace(decommissioned=frozenset({1}))
+    assert lives.admit(told) == told
+    assert lives.admit(view(A)) == told
+    grown = lives.admit(view(A, partitions=6))
+    assert grown is not None
+    assert grown.writable == [0, 2, 3, 4, 5]
+    another = lives.admit(view(B, created_ms=2))
+    assert another is not None
+    assert another.writable == [0, 1, 2]
+
+
 # --- batches under way ----------------------------------------------------------------------------
 
 

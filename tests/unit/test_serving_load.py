@@ -18,6 +18,7 @@ from octavo.metadata.load_reports import (
 from octavo.metadata.memory import MemoryCluster
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.cpu import CpuTimes, cpu_times, usable_cpus
+from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.traffic import PartitionTraffic, Traffic
 from octavo.serving.shedding.board import LoadBoard
 from octavo.serving.shedding.meter import (
@@ -29,6 +30,7 @@ from octavo.serving.shedding.meter import (
     LoadMeter,
 )
 from octavo.serving.shedding.reporter import Counted, LoadReporter
+from tests.serving_rig import NAME
 from tests.unit.metadata_stores import PATHS
 
 NOTHING = Held(0, 0)
@@ -194,9 +196,10 @@ class Rig:
             times=lambda: self.times,
         )
 
-    def take(self) -> Iterable[tuple[int, Traffic]]:
+    def take(self) -> Iterable[tuple[int, PartitionName, Traffic]]:
         taken, self.traffic = self.traffic, []
-        return taken
+        for number, (bundle, traffic) in enumerate(taken):
+            yield bundle, NAME._replace(partition=number), traffic
 
     async def interval(self, busy_s: float) -> LoadReport | None:
         """One interval with so much work; what the store says afterwards."""
@@ -205,6 +208,27 @@ class Rig:
         await self.reporter.report()
         found = await self.reports.read()
         return found[0] if found else None
+
+
+async def test_f175_a_hot_partition_is_named_with_how_much_more_it_has_to_do() -> None:
+    rig = Rig()
+    one = Traffic(bytes_in=64 * 1024, records_in=10, batches_in=1)
+    hot = Traffic(bytes_in=10 * 64 * 1024, records_in=10, batches_in=10)
+    rig.traffic = [(5, one), (6, hot), (7, Traffic())]
+    found = await rig.interval(4.0)
+    assert found is not None
+    assert (found.load.hottest, found.load.partition_load_ratio) == ("orders-1", 0.9091)
+    rig.traffic = [(5, one), (6, one)]
+    for _ in range(REFRESH_INTERVALS):
+        found = await rig.interval(9.0)
+    assert found is not None
+    assert found.load.hottest == ""
+    assert found.load.partition_load_ratio == 0.0, "nothing went through any of them"
+    rig.traffic = [(5, one), (6, one)]
+    rig.reporter._meter.not_told()  # pyright: ignore[reportPrivateUsage]
+    found = await rig.interval(1.0)
+    assert found is not None
+    assert found.load.partition_load_ratio == 0.5, "both have as much to do"
 
 
 async def test_a_broker_publishes_what_changed_and_reads_what_others_say() -> None:

@@ -9,32 +9,69 @@ import pytest
 
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.paths import Paths
-from octavo.metadata.topics import Topic, TopicCatalog
+from octavo.metadata.topics import Decommissioned, Topic, TopicCatalog
+from octavo.proto import records_pb2
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import (
     InconsistentTopicId,
     InvalidConfig,
+    InvalidPartition,
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidRequest,
+    MetadataCorrupt,
     OctavoError,
     UnknownTopic,
 )
 from octavo.serving.store_answers import StoreAnswers
-from octavo.serving.topic_changes import TopicChanges, altered
+from octavo.serving.topic_changes import Alteration, TopicChanges, altered, with_removed
 from octavo.serving.topic_config import effective
 from tests.serving_rig import make_config
 
+NOW_MS = 1_700_000_000_000
 TOPIC = Topic("orders", uuid.UUID(int=4), 2, {"segment.ms": "5000"})
 
 
 def test_what_a_topic_is_to_be() -> None:
-    wanted = altered(TOPIC, {"retention.ms": "7"}, ["segment.ms"], 5)
+    wanted = altered(TOPIC, Alteration({"retention.ms": "7"}, ["segment.ms"], 5), NOW_MS)
     assert (wanted.config, wanted.partitions) == ({"retention.ms": "7"}, 5)
-    assert altered(TOPIC, {}, [], 0) == altered(TOPIC, {}, [], 2) == TOPIC
+    assert altered(TOPIC, Alteration({}), NOW_MS) == TOPIC
+    assert altered(TOPIC, Alteration({}, partitions=2), NOW_MS) == TOPIC
     with pytest.raises(InvalidPartitions, match="never removed"):
-        altered(TOPIC, {}, [], 1)
+        altered(TOPIC, Alteration({}, partitions=1), NOW_MS)
+
+
+def test_f027_a_decommissioned_partition_stays_one_and_one_that_takes_records_is_left() -> None:
+    once = altered(TOPIC, Alteration({}, decommission=[1]), NOW_MS)
+    assert once.decommissioned == (Decommissioned(1, NOW_MS),)
+    assert altered(once, Alteration({}, decommission=[1]), NOW_MS + 5) == once
+    assert (once.partitions, once.writable, once.removed) == (2, 1, frozenset())
+    with pytest.raises(InvalidPartitions, match="no partition that takes records"):
+        altered(once, Alteration({}, decommission=[0]), NOW_MS)
+    for number in (-1, 2):
+        with pytest.raises(InvalidPartition):
+            altered(TOPIC, Alteration({}, decommission=[number]), NOW_MS)
+    grown = altered(once, Alteration({}, partitions=3, decommission=[0]), NOW_MS)
+    assert [one.partition for one in grown.decommissioned] == [0, 1]
+    gone = with_removed(grown, 1)
+    assert (gone.removed, gone.writable) == (frozenset({1}), 1)
+    assert with_removed(gone, 1) == gone
+
+
+def test_f027_an_older_build_does_not_take_a_record_that_it_would_write_to() -> None:
+    assert records_pb2.TopicRecord.FromString(TOPIC.to_bytes()).format_version == 1
+    once = altered(TOPIC, Alteration({}, decommission=[1]), NOW_MS)
+    stored = once.to_bytes()
+    assert records_pb2.TopicRecord.FromString(stored).format_version == 2
+    assert Topic.from_bytes(stored) == once
+    for numbers in ([0, 1], [1, 1], [2]):
+        record = records_pb2.TopicRecord.FromString(stored)
+        del record.decommissioned[:]
+        for number in numbers:
+            record.decommissioned.add(partition=number)
+        with pytest.raises(MetadataCorrupt):
+            Topic.from_bytes(record.SerializeToString())
 
 
 def test_effective_settings_name_every_one() -> None:
@@ -58,6 +95,7 @@ class Setup:
         self.changes = TopicChanges(
             self.catalog,
             config=make_config(),
+            clock=self.clock,
             live_bookies=lambda: self.live,
             changed=self.heard.append,
             store_answers=StoreAnswers(self.store, "memory://test/octavo", self.clock),
@@ -65,7 +103,7 @@ class Setup:
 
     async def alter(self, partitions: int = 0, /, **config: str) -> tuple[Topic, str]:
         named = {name.replace("_", "."): value for name, value in config.items()}
-        return await self.changes.alter("orders", b"", named, (), partitions)
+        return await self.changes.alter("orders", b"", Alteration(named, (), partitions))
 
     async def stored(self) -> Topic:
         return (await self.catalog.get("orders", barrier=True)).topic
@@ -109,7 +147,7 @@ async def test_changes_at_the_same_time_are_all_kept(setup: Setup) -> None:
     async def update(old: object, new: object) -> object:
         if before.pop() if before else False:
             found = await setup.catalog.get("orders")
-            await real(found, altered(found.topic, {"retention.bytes": "9"}, [], 0))
+            await real(found, altered(found.topic, Alteration({"retention.bytes": "9"}), 0))
         return await real(old, new)  # type: ignore[arg-type]
 
     setup.catalog.update = update  # type: ignore[method-assign,assignment]
@@ -143,21 +181,34 @@ async def test_what_cannot_be_is_refused_and_nothing_changes(
 ) -> None:
     before = await setup.stored()
     with pytest.raises(expected):
-        await setup.changes.alter("orders", b"", config, unset, partitions)
+        await setup.changes.alter("orders", b"", Alteration(config, unset, partitions))
     assert await setup.stored() == before
     assert not setup.heard
 
 
 async def test_another_life_an_internal_one_or_none_is_left_alone(setup: Setup) -> None:
     with pytest.raises(InconsistentTopicId):
-        await setup.changes.alter("orders", bytes(16), {"segment.ms": "9000"}, (), 0)
+        await setup.changes.alter("orders", bytes(16), Alteration({"segment.ms": "9000"}))
     with pytest.raises(InvalidRequest, match="internal"):
-        await setup.changes.alter("__consumer_offsets", b"", {"retention.ms": "9"}, (), 0)
+        await setup.changes.alter("__consumer_offsets", b"", Alteration({"retention.ms": "9"}))
     with pytest.raises(UnknownTopic):
-        await setup.changes.alter("nowhere", b"", {"retention.ms": "9"}, (), 0)
+        await setup.changes.alter("nowhere", b"", Alteration({"retention.ms": "9"}))
     await setup.catalog.mark_deleting(await setup.catalog.get("orders"))
     with pytest.raises(UnknownTopic):
         await setup.alter(4)
+
+
+async def test_f027_a_decommission_is_one_compare_and_set_and_says_that_keys_move(
+    setup: Setup,
+) -> None:
+    setup.store.faults.lose_reply("put")  # M-3: its answer may be lost
+    topic, warning = await setup.changes.alter("orders", b"", Alteration({}, decommission=[0]))
+    assert topic == await setup.stored()
+    assert [one.partition for one in topic.decommissioned] == [0]
+    assert "order of one key" in warning
+    assert await setup.changes.alter("orders", b"", Alteration({}, decommission=[0])) == (topic, "")
+    await setup.changes.remove_drained(topic, 0)
+    assert (await setup.stored()).removed == {0}
 
 
 async def test_fewer_copies_are_asked_for_whoever_lives(setup: Setup) -> None:

@@ -176,6 +176,25 @@ class AsyncAdmin(AsyncFleetAdmin):
         request = pb.AlterTopicRequest(name=check_topic(name), partitions=partitions)
         return await self._alter(request, timeout)
 
+    async def decommission_partition(
+        self, name: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TopicDescription:
+        """Have a partition take no new records; what is in it is read until retention empties it.
+
+        Producers send to the other partitions as soon as they hear of it: records with a key go to
+        other partitions from then on, and the order of one key holds among those sent before, and
+        among those sent after. Producers that have not heard of it may still write for
+        `decommission_grace_ms`; after that, and at once where a partition is named, a record for it
+        is refused with PARTITION_DECOMMISSIONED. Once it is empty, groups are not assigned to it
+        any more. Its number is never given again, and it cannot be taken back.
+
+        Raises UnknownTopic, InvalidPartition, InvalidPartitions when no other partition takes
+        records. Asking again is safe.
+        """
+        check_whole("partition", partition, INT32_MAX)
+        request = pb.AlterTopicRequest(name=check_topic(name), decommission=[partition])
+        return await self._alter(request, timeout)
+
     async def _alter(self, request: pb.AlterTopicRequest, timeout_s: float) -> TopicDescription:
         cluster = self._binding.cluster()
         change = Change(cluster, f"altering topic {request.name!r}", timeout_s)

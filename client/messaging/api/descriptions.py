@@ -18,6 +18,17 @@ class PartitionDescription:
     partition: int
     owner_id: str
     owner_address: str
+    decommissioned: bool = False
+    """Takes no new records (F027)."""
+    removed: bool = False
+    """Decommissioned, and empty: groups are not assigned to it."""
+
+    @property
+    def state(self) -> str:
+        """ "active", "decommissioned" or "removed"."""
+        if self.removed:
+            return "removed"
+        return "decommissioned" if self.decommissioned else "active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,10 @@ class BrokerLoad:
     records_in_per_s: int
     partitions: int
     """Open ones."""
+    hottest: str = ""
+    """The partition with the most to do, such as "orders-3"; empty: none has anything."""
+    partition_load_ratio: float = 0.0
+    """What that one takes, as a part of all that the broker has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +278,13 @@ def topic_of(info: pb.TopicInfo, warning: str = "") -> TopicDescription:
         name=info.name,
         topic_id=info.topic_id.hex(),
         partitions=tuple(
-            PartitionDescription(part.partition, part.owner_id, part.owner_address)
+            PartitionDescription(
+                part.partition,
+                part.owner_id,
+                part.owner_address,
+                part.decommissioned,
+                part.removed,
+            )
             for part in sorted(info.partitions, key=lambda part: part.partition)
         ),
         config=dict(info.config),

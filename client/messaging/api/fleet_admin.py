@@ -160,6 +160,8 @@ def _broker_of(one: pb.FleetBroker) -> FleetBroker:
             load.bytes_out_per_s,
             load.records_in_per_s,
             load.partitions,
+            load.hottest,
+            load.partition_load_ratio,
         ),
     )
 

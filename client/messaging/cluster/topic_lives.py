@@ -32,6 +32,13 @@ class TopicView(NamedTuple):
     """Counts the lives of the name that this client has seen."""
     record_bytes_max: int = DEFAULT_RECORD_BYTES
     """The largest record it takes: key, value and headers."""
+    decommissioned: frozenset[int] = frozenset()
+    """Partitions that take no new records (F027)."""
+
+    @property
+    def writable(self) -> list[int]:
+        """Partitions that take records, ascending (P2)."""
+        return [number for number in range(self.partitions) if number not in self.decommissioned]
 
 
 class TopicLives:
@@ -62,6 +69,9 @@ class TopicLives:
             life = before.life + is_next
             if not is_same:
                 self.over(view.name, before.topic_id)
+            elif view.topic_id:  # never taken back: a broker may not have heard of it yet
+                known = before.decommissioned
+                view = view._replace(decommissioned=view.decommissioned | known)
         admitted = view._replace(life=life)
         self._newest[view.name] = admitted
         return admitted

@@ -64,6 +64,9 @@ class Topics:
                     topic.topic_id,
                     topic.created_ms,
                     record_bytes_max=int(limit or DEFAULT_RECORD_BYTES),
+                    decommissioned=frozenset(
+                        part.partition for part in parts if part.decommissioned
+                    ),
                 )
                 admitted = self._lives.admit(view)
                 if admitted is not None:

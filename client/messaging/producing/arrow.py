@@ -207,8 +207,9 @@ def _hashed(
 ) -> list[tuple[int, Sequence[int] | pa.Array]]:
     distinct = keys.dictionary_encode()
     hashes = intake.router.hashes.get_many(distinct.dictionary.to_pylist())
-    count = len(state.slots)
-    targets = pa.array([hashed % count for hashed in hashes], pa.int32()).take(distinct.indices)
+    numbers = [slot.partition for slot in state.writable]
+    chosen = [numbers[hashed % len(numbers)] for hashed in hashes]
+    targets = pa.array(chosen, pa.int32()).take(distinct.indices)
     order = pc.sort_indices(targets)  # stable: rows of a partition keep their order
     runs = pc.run_end_encode(targets.take(order))
     plan: list[tuple[int, Sequence[int] | pa.Array]] = []

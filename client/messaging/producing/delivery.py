@@ -45,6 +45,7 @@ from octavo.runtime.errors import (
     InconsistentTopicId,
     InvalidRecord,
     OctavoError,
+    PartitionDecommissioned,
 )
 from octavo.runtime.tasks import TaskOwner
 
@@ -125,7 +126,7 @@ class Delivery:
                 partition.owner = partition.owner or view.owners[number]
                 state.slots.append(Slot(partition))
             state.set_limits(view, config.batch_size)
-            state.live = [p for p, owner in enumerate(view.owners) if owner]
+            state.adopt_owners(view)
             intake.topics[view.name] = state
 
     # --- the end by a fault ---------------------------------------------------------------------
@@ -343,6 +344,8 @@ class Delivery:
                 error = from_wire(ack.error)
                 if isinstance(error, InconsistentTopicId):
                     self.cluster.topics.life_is_over(*self.core.life_of(ack.correlation))
+                elif isinstance(error, PartitionDecommissioned):
+                    self._learn_of_topic(self.core.life_of(ack.correlation)[0])
                 actions += self.core.refused(ack.correlation, error, now_s)
             else:
                 actions += self.core.acknowledged(
@@ -353,6 +356,11 @@ class Delivery:
                     proves_earlier=not ack.producer_was_unknown,
                 )
         self._go_on(actions, now_s)
+
+    def _learn_of_topic(self, name: str) -> None:
+        """A partition takes nothing more: what is sent from now on goes to the others (F027)."""
+        if name:
+            self.spawn(self.cluster.topics.refresh_quietly(name), "refresh")
 
     def _on_written(self, correlations: Sequence[int], now_s: float) -> None:
         """acks=0: the connection took the batches over, they are no longer the producer's (A4)."""

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 
-from octavo.client.messaging.partitioner import check_partition
 from octavo.client.messaging.producing.batches import Row
 from octavo.client.messaging.producing.early import (
     GOING_IN,
@@ -124,7 +123,7 @@ class EarlySends:
         router = self._intake.router
         try:
             if record.wanted is not None:
-                check_partition(record.topic, record.wanted, len(state.slots))
+                state.check_named(record.wanted)
             elif router.custom is not None:
                 _, key, value, headers, _ = record.row
                 record.wanted = router.custom_choice(state, key, value, headers)

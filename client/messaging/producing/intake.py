@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 
 from octavo.client.messaging.config import ProducerConfig
-from octavo.client.messaging.partitioner import check_partition
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Batch, Row
 from octavo.client.messaging.producing.early import (
@@ -43,6 +42,7 @@ from octavo.runtime.errors import (
     InvalidTimestamp,
     MessageTooLarge,
     OctavoError,
+    PartitionDecommissioned,
     ProducerClosed,
 )
 
@@ -203,7 +203,7 @@ class Intake:
         if self.closed is not None:
             raise self.refusal()
         if partition is not None:
-            check_partition(state.name, partition, len(state.slots))
+            state.check_named(partition)
         if len(self.aside) >= ASIDE_RECORDS_MAX or self.accumulator.free_bytes < row[4]:
             raise BufferFull(
                 f"{len(self.aside)} records sent by a signal handler or finaliser already wait "
@@ -256,7 +256,10 @@ class Intake:
                 accumulator.expedite_all()
                 self.wake_if_wanted()
                 return None
-            slot = self.router.choose(state, record.wanted, key)
+            try:
+                slot = self.router.choose(state, record.wanted, key)
+            except PartitionDecommissioned as error:  # since it was set aside
+                return error
             accumulator.free_bytes += record.reserved_bytes
             record.reserved_bytes = 0
             record.step = GOING_IN

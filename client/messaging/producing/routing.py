@@ -24,7 +24,7 @@ from octavo.client.messaging.producing.accumulator import (
 )
 from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES
 from octavo.client.messaging.records import NO_HEADERS, Headers
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import OctavoError, PartitionDecommissioned
 
 BATCH_SLACK_BYTES = 4096
 """Header and padding of a batch, which its records' sizes do not count."""
@@ -35,7 +35,9 @@ Rows = Sequence[int]
 class TopicState:
     """One topic as the producer uses it: its slots and its keyless choice."""
 
-    __slots__ = ("counter", "ended", "life", "live", "name", "row_bytes_max", "slots", "sticky")
+    __slots__ = (
+        "counter", "ended", "life", "live", "name", "row_bytes_max", "slots", "sticky", "writable",
+    )  # fmt: skip
 
     def __init__(self, name: str, sticky: StickyChoice, life: int = 0) -> None:
         self.name = name
@@ -44,6 +46,9 @@ class TopicState:
         self.ended: OctavoError | None = None
         """Why nothing can be added: the topic was created again, with other slots."""
         self.slots: list[Slot] = []
+        """Of all partitions, by number."""
+        self.writable: list[Slot] = self.slots
+        """Of those that take records: the same list, unless some are decommissioned (P2, F027)."""
         self.sticky = sticky
         self.counter = 0
         self.live: list[int] = []
@@ -63,6 +68,36 @@ class TopicState:
         for slot in self.slots:
             slot.full_bytes = full
             slot.grown_bytes_max = grown if batch_size > 0 else 0
+
+    def adopt_owners(self, view: TopicView) -> None:
+        """Which partitions have an owner, and which take records. Lock held.
+
+        What lies in the queue of a decommissioned one still goes there: it takes records until
+        everybody has heard of it. So the order of a key holds within what was sent before, and
+        within what is sent after, as when partitions are added (P7).
+        """
+        owned = [number for number, owner in enumerate(view.owners) if owner]
+        if not view.decommissioned:
+            self.live = owned
+            return
+        numbers = view.writable
+        self.writable = [self.slots[number] for number in numbers]
+        self.live = [number for number in owned if number not in view.decommissioned] or numbers
+        if self.sticky.current in view.decommissioned:
+            self.sticky.renew()
+
+    def check_named(self, partition: int) -> None:
+        """Raise unless a record may go to a partition that the caller names.
+
+        InvalidPartition; PartitionDecommissioned: nothing was sent.
+        """
+        check_partition(self.name, partition, len(self.slots))
+        if self.writable is not self.slots and self.slots[partition] not in self.writable:
+            raise PartitionDecommissioned(
+                f"partition {partition} of topic {self.name!r} is decommissioned and takes no new "
+                "records",
+                hint="send it without naming a partition, or name another one",
+            )
 
     def check_life(self) -> None:
         """Raise when the topic was created again since this state was looked up. Lock held."""
@@ -85,21 +120,23 @@ class Router:
         """What the user's partitioner says. Not under the lock: it is the user's code."""
         assert self.custom is not None
         count = len(state.slots)
-        return checked_choice(self.custom, state.name, key, value, headers, count)
+        chosen = checked_choice(self.custom, state.name, key, value, headers, count)
+        state.check_named(chosen)
+        return chosen
 
     def choose(self, state: TopicState, partition: int | None, key: bytes | None) -> Slot:
-        """The slot of one record; raises InvalidPartition. Lock held."""
+        """The slot of one record; raises InvalidPartition, PartitionDecommissioned. Lock held."""
         state.check_life()
-        slots = state.slots
         if partition is not None:
-            check_partition(state.name, partition, len(slots))
-            return slots[partition]
+            state.check_named(partition)
+            return state.slots[partition]
+        slots = state.writable
         if key is not None:
             return slots[self.hashes.get(key) % len(slots)]
         if self._round_robin:
             state.counter += 1
             return slots[(state.counter - 1) % len(slots)]
-        return slots[self.sticky_partition(state)]
+        return state.slots[self.sticky_partition(state)]
 
     @staticmethod
     def sticky_partition(state: TopicState) -> int:
@@ -120,7 +157,7 @@ class Router:
     ) -> int | list[int] | None:
         """What can be decided without the lock: one partition, one per row, or None (keyless)."""
         if partition is not None:
-            check_partition(state.name, partition, len(state.slots))
+            state.check_named(partition)
             return partition
         count = len(values)
         if self.custom is not None:
@@ -136,8 +173,12 @@ class Router:
         known = [key for key in keys or () if key is not None]
         if keys is None or len(known) < count:
             return None
-        partitions = len(state.slots)
-        return [hashed % partitions for hashed in self.hashes.get_many(known)]
+        writable = state.writable
+        partitions = len(writable)
+        hashes = self.hashes.get_many(known)
+        if writable is state.slots:
+            return [hashed % partitions for hashed in hashes]
+        return [writable[hashed % partitions].partition for hashed in hashes]
 
     def group(
         self,
@@ -178,7 +219,7 @@ class Router:
     ) -> Iterator[tuple[Slot, Rows]]:
         count = len(sizes)
         if self._round_robin:
-            slots = state.slots
+            slots = state.writable
             for step in range(min(count, len(slots))):
                 yield slots[(state.counter + step) % len(slots)], range(step, count, len(slots))
             state.counter += count

@@ -80,6 +80,25 @@ class Admin(FleetAdmin):
         """
         return self._thread.run(self._async.create_partitions(name, partitions, timeout=timeout))
 
+    def decommission_partition(
+        self, name: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TopicDescription:
+        """Have a partition take no new records; what is in it is read until retention empties it.
+
+        Producers send to the other partitions as soon as they hear of it: records with a key go to
+        other partitions from then on, and the order of one key holds among those sent before, and
+        among those sent after. Producers that have not heard of it may still write for
+        `decommission_grace_ms`; after that, and at once where a partition is named, a record for it
+        is refused with PARTITION_DECOMMISSIONED. Once it is empty, groups are not assigned to it
+        any more. Its number is never given again, and it cannot be taken back.
+
+        Raises UnknownTopic, InvalidPartition, InvalidPartitions when no other partition takes
+        records. Asking again is safe.
+        """
+        return self._thread.run(
+            self._async.decommission_partition(name, partition, timeout=timeout)
+        )
+
     def list_topics(
         self, *, include_internal: bool = False, timeout: float = DEFAULT_TIMEOUT_S
     ) -> list[TopicDescription]:

@@ -37,7 +37,8 @@ def list_brokers(
     States: serving; drained, it takes nothing until it is undrained; leaving, it is about to stop;
     down, it is drained and does not live. The load is the part of its capacity that a broker uses:
     of its event loop or of its machine's processors, whichever is larger; without a figure it is
-    not known at this time. Rates are those of the last seconds.
+    not known at this time. Rates are those of the last seconds. The hottest partition is the one
+    with the most to do, and its percent the part that it takes of all that the broker has to do.
     """
     with connected(bootstrap, timeout) as client:
         brokers = client.admin.list_brokers(timeout=timeout)
@@ -158,6 +159,8 @@ def _load_of(load: BrokerLoad | None) -> Row:
         "bytes_in_per_s": None if load is None else load.bytes_in_per_s,
         "bytes_out_per_s": None if load is None else load.bytes_out_per_s,
         "records_in_per_s": None if load is None else load.records_in_per_s,
+        "hottest": None if load is None else load.hottest or None,
+        "hottest_percent": None if load is None else _percent(load.partition_load_ratio),
     }
 
 

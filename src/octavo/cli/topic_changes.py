@@ -1,4 +1,4 @@
-"""`octavo topic set`, `unset` and `grow`: a topic is changed while it is used."""
+"""`octavo topic set`, `unset`, `grow` and `decommission`: a topic is changed while it is used."""
 
 from __future__ import annotations
 
@@ -73,4 +73,20 @@ def grow(
     note(f"topic {topic} has {count_of(len(grown.partitions), 'partition')}")
     if grown.warning:
         note(f"warning: {grown.warning}")
+    return ExitCode.OK
+
+
+def decommission(
+    topic: TopicArgument,
+    partition: Annotated[int, typer.Argument(help="Number of the partition.", min=0)],
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Have a partition take no new records; what is in it is read until retention empties it."""
+    with connected(bootstrap, timeout) as client:
+        altered = client.admin.decommission_partition(topic, partition, timeout=timeout)
+    left = sum(not one.decommissioned for one in altered.partitions)
+    note(f"topic {topic}: partition {partition} is decommissioned, {left} take records")
+    if altered.warning:
+        note(f"warning: {altered.warning}")
     return ExitCode.OK

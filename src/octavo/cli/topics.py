@@ -18,7 +18,7 @@ from octavo.cli.session import (
     connected,
     parse_settings,
 )
-from octavo.cli.topic_changes import grow, set_settings, unset_settings
+from octavo.cli.topic_changes import decommission, grow, set_settings, unset_settings
 from octavo.cli.topic_compact import compact
 from octavo.cli.topic_trim import trim
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
@@ -118,6 +118,7 @@ def describe(
             rows.append(
                 {
                     "partition": partition.partition,
+                    "state": partition.state,
                     "owner": partition.owner_id or None,
                     "start": log.log_start,
                     "end": log.high_watermark,
@@ -177,5 +178,6 @@ def delete(
 app.command("set")(set_settings)
 app.command("unset")(unset_settings)
 app.command()(grow)
+app.command()(decommission)
 app.command()(trim)
 app.command()(compact)

@@ -232,6 +232,12 @@ class InvalidPartition(RequestRejected):
     code = "INVALID_PARTITION"
 
 
+class PartitionDecommissioned(RequestRejected):
+    """The partition takes no new records (F027); what was sent was not stored."""
+
+    code = "PARTITION_DECOMMISSIONED"
+
+
 class InvalidReplicationFactor(RequestRejected):
     """The replication factor cannot be met."""
 
