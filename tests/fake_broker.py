@@ -67,12 +67,15 @@ class Faults:
     """Produce requests wait while it is clear."""
     release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
     """Metadata, lists and health are answered only while it is set."""
+    release_lookups: asyncio.Event = field(default_factory=asyncio.Event)
+    """Lookups are answered only while it is set."""
     release_changes: asyncio.Event = field(default_factory=asyncio.Event)
     """Topics are created and deleted only while it is set."""
 
     def __post_init__(self) -> None:
         self.hold.set()
         self.release_metadata.set()
+        self.release_lookups.set()
         self.release_changes.set()
 
 
@@ -170,6 +173,7 @@ class FakeBroker(BrokerServicer):
         self.fetch_streams = 0
         """Open right now."""
         self.metadata_requests = 0
+        self.lookups = 0
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
         self._port = 0
@@ -368,6 +372,8 @@ class FakeBroker(BrokerServicer):
         )
 
     async def Lookup(self, request, context):  # type: ignore[no-untyped-def]
+        self.lookups += 1
+        await self.faults.release_lookups.wait()
         if self.cluster.lookups_load and request.topic in self.cluster.topics:
             self.cluster.topics[request.topic].loading.discard(request.partition)
         try:

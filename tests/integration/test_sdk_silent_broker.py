@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from octavo import AsyncClient
-from octavo.client.messaging.cluster import progress
+from octavo.client.messaging.cluster import calls, progress
 from octavo.proto.endpoints import channel_options, server_options
+from octavo.runtime.errors import RequestTimedOut
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster
 from tests.tcp_proxy import TcpProxy
@@ -65,6 +66,64 @@ async def test_a_slow_broker_is_not_left(
         broker.faults.hold.set()
         assert (await slow).offset == 1
         assert broker.produce_messages == 2
+
+
+BEFORE_THE_PING_S = 3.5
+"""Connections end by themselves after 4 s of silence: what must be faster than that."""
+
+
+async def test_a_request_is_asked_elsewhere_once_its_broker_fell_silent(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the connection's end, 4 s, and with it everybody who wanted the same."""
+    monkeypatch.setattr(calls, "SILENT_S", 0.05)
+    monkeypatch.setattr(calls, "PROBE_S", 0.1)
+    async with AsyncClient(fake.bootstrap) as client:
+        assert await client.admin.list_topics()
+        frozen = fake.brokers[0]
+        frozen.faults.release_metadata.clear()
+        async with asyncio.timeout(BEFORE_THE_PING_S):
+            described = await client.admin.describe_topic("one")
+        assert described.name == "one"
+        frozen.faults.release_metadata.set()
+
+
+async def test_f045_a_lookup_that_is_sent_on_to_a_silent_broker_ends(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "SILENT_S", 0.05)
+    monkeypatch.setattr(calls, "PROBE_S", 0.1)
+    fake.topics["one"].loading.add(0)  # metadata name nobody
+    fake.move("one", 0, 1)
+    frozen = fake.brokers[1]
+    async with AsyncClient(fake.bootstrap) as client:
+        owners = client._binding.cluster().owners  # pyright: ignore[reportPrivateUsage]
+        frozen.faults.release_metadata.clear()
+        frozen.faults.release_lookups.clear()
+        async with asyncio.timeout(BEFORE_THE_PING_S):
+            with pytest.raises(RequestTimedOut, match="fell silent"):
+                await owners.find("one", 0)
+            assert frozen.lookups == 1
+            fake.move("one", 0, 0)
+            assert await owners.find("one", 0) == fake.brokers[0].address
+        frozen.faults.release_metadata.set()
+        frozen.faults.release_lookups.set()
+
+
+async def test_m3_a_change_at_a_slow_broker_is_waited_for_and_asked_for_once(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "SILENT_S", 0.05)
+    slow = fake.brokers[0]
+    async with AsyncClient(fake.bootstrap) as client:
+        slow.faults.release_changes.clear()
+        asked = slow.metadata_requests
+        made = asyncio.ensure_future(client.admin.create_topic("two", partitions=1))
+        async with asyncio.timeout(GIVE_UP_S):
+            await until(lambda: slow.metadata_requests >= asked + 3)
+        assert not made.done()
+        slow.faults.release_changes.set()
+        await made
 
 
 def test_liveness_and_proxy_options_are_on_every_channel_and_server() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -46,6 +47,9 @@ class Change:
                 return await call(stub, limit)
             except grpc.aio.AioRpcError as error:
                 self.unsure |= not never_left(error)
+                raise
+            except asyncio.CancelledError:  # also when the broker fell silent over it
+                self.unsure = True
                 raise
 
         return await ask_any(self._cluster, noted, self.deadline.left_s())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from octavo.client.messaging.cluster.progress import PROBE_S, SilentBrokers
+from octavo.client.messaging.cluster.progress import PROBE_S, SILENT_S, SilentBrokers
 from octavo.client.messaging.cluster.transport import BrokerTransport
 from octavo.client.messaging.config import ClientConfig
 from octavo.client.messaging.user_code import ClientLog
@@ -177,6 +178,33 @@ class Calls:
         self.silent.answered(address)
         return reply
 
+    async def watched(self, address: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What the attempt brings; RequestTimedOut once the broker is silent, as it is for streams:
+        no answer for SILENT_S, and none to a trifle within PROBE_S. One that is slow is waited for.
+
+        The request may have reached the broker, and may still be carried out.
+        """
+        self.check_open()
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                watcher = self.tasks.spawn(self._until_silent(address, patience), name="patience")
+                try:
+                    return await attempt()
+                finally:
+                    watcher.cancel()
+        except TimeoutError as error:
+            if not patience.expired():
+                raise
+            raise RequestTimedOut(f"{address}: the broker fell silent during a request") from error
+
+    async def _until_silent(self, address: str, patience: asyncio.Timeout) -> None:
+        while True:
+            await self.clock.sleep(SILENT_S)
+            if not await self.responds(address):
+                patience.reschedule(asyncio.get_running_loop().time())
+                return
+
     def note_failure(self, address: str, error: grpc.aio.AioRpcError) -> None:
         """A stream failed: whoever is still named as an owner there is not asked again and again,
         each time later, but looked for, until the broker answers a try on the side."""
@@ -246,7 +274,8 @@ class Calls:
                 if failures and deadline.passed:
                     break
                 try:
-                    return await attempt(address, deadline.left_s(attempt_s))
+                    limit_s = deadline.left_s(attempt_s)
+                    return await self.watched(address, partial(attempt, address, limit_s))
                 except (BrokerUnavailable, RequestTimedOut) as error:
                     failures[address] = error.cause
                     unanswered += isinstance(error, RequestTimedOut)

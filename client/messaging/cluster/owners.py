@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from octavo.client.messaging.cluster.calls import Calls
 from octavo.client.messaging.cluster.search_pauses import search_pause_s
@@ -140,12 +141,17 @@ class Owners:
                     return reply.owner_address
                 break
             self._check_answers(reply.owner_address, topic, partition)
-            reply = await self._calls.ask(
-                reply.owner_address,
-                lambda stub, limit: stub.Lookup(request, timeout=limit),
-                deadline.left_s(),
+            reply = await self._calls.watched(
+                reply.owner_address, partial(self._ask, reply.owner_address, request, deadline)
             )
         raise NotLeader(f"no owner of {topic}-{partition} found within {REDIRECTS_MAX} redirects")
+
+    async def _ask(
+        self, address: str, request: pb.LookupRequest, deadline: Deadline
+    ) -> pb.LookupReply:
+        return await self._calls.ask(
+            address, lambda stub, limit: stub.Lookup(request, timeout=limit), deadline.left_s()
+        )
 
     async def of(self, topic: str, partition: int, timeout_s: float | None = None) -> str:
         """The remembered owner, else `find`."""
