@@ -337,10 +337,13 @@ async def away(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) ->
 
 
 def nobody_at_first(run: Run, fake: FakeCluster, proxies: list[TcpProxy]) -> None:
-    """No broker at first, then no topic, then owners that move and are not known."""
+    """No broker at first, then a silent one, no topic, owners that move and are not known."""
     for proxy in proxies:
         proxy.cut(refuse=True)
     loop = asyncio.get_running_loop()
+    silent = fake.brokers[0].faults
+    silent.release_metadata.clear()
+    loop.call_later(0.4, silent.release_metadata.set)
     fake.lookups_load = True
 
     def create() -> None:
@@ -475,6 +478,7 @@ async def test_every_future_resolves_whichever_await_fails(
     thread: FakeClusterThread, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_S", 0.1)
+    monkeypatch.setattr(calls, "SILENT_S", 0.1)
     monkeypatch.setattr(calls, "PROBE_S", 0.15)
     monkeypatch.setattr(delivery, "ACKS_0_CLOSE_S", LIMIT_S)
     sweep = Sweep(thread)

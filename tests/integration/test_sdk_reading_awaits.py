@@ -42,8 +42,8 @@ MODULES = (
     async_client, binding, calls, cluster, consumer, fetch_link, fetch_streams, fetcher, hand_over,
     leaving, offsets, opening, outcomes, owners, progress, reader, topics, transport,
 )  # fmt: skip
-NOT_READING = ("connect", "pause_search")
-"""What no reading call awaits."""
+NOT_READING = ("connect", "pause_search", "run_until")
+"""What no reading call awaits; the last is a table's (test_table_view)."""
 NEVER_SUSPEND = (
     "await channel.close()",  # its calls are cancelled by then
     "await self.transport.close()",
@@ -439,6 +439,7 @@ class Sweep:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is seconds elsewhere takes tenths here; a collection looks at what is new only."""
     monkeypatch.setattr(progress, "SILENT_S", 0.1)
+    monkeypatch.setattr(calls, "SILENT_S", 0.1)
     monkeypatch.setattr(calls, "PROBE_S", 0.15)
     quick = {"keepalive_time_ms": 150, "keepalive_timeout_ms": 150, "http2.ping_timeout_ms": 150}
     liveness = {
