@@ -73,10 +73,9 @@ class Faults:
     """Topics are created and deleted only while it is set."""
 
     def __post_init__(self) -> None:
-        self.hold.set()
-        self.release_metadata.set()
-        self.release_lookups.set()
-        self.release_changes.set()
+        gates = (self.release_metadata, self.release_lookups, self.release_changes)
+        for event in (self.hold, *gates):
+            event.set()
 
 
 @dataclass
