@@ -68,6 +68,9 @@ soak-expiry: $(READY) ## producers whose records expire while brokers and bookie
 soak-memory: $(READY) ## memory of server and client under each abuse of a connection: within its setting plus 64 MiB
 	@PYTHONPATH=. $(PY) -m tools.abuse_memory $(ARGS)
 
+soak-quota: $(READY) ## a client with a quota of 1 MB/s gets 1 MB/s within 10 % over 30 s, and loses nothing
+	@PYTHONPATH=. $(PY) -m tools.quota_soak $(ARGS)
+
 soak-recreate: $(READY) ## topics deleted and created again under live producers and readers, 40 rounds
 	@PYTHONPATH=. $(PY) -m tools.soak_recreate $(ARGS)
 

@@ -64,6 +64,8 @@ class Paths:
         self.loads = f"{self.root}/loads"
         self.placement = f"{self.root}/placement"
         """Bundles that were moved by decision, and where to."""
+        self.quotas = f"{self.root}/quotas"
+        """What single clients may use of each broker."""
         self.topics = f"{self.root}/topics"
         self.deletions = f"{self.root}/deletions"
         self.partitions_root = f"{self.root}/partitions"

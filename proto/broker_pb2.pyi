@@ -76,7 +76,10 @@ Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
 class ProduceBatch(_message.Message):
-    """--- produce: one long-lived stream per (client, broker) ---"""
+    """--- produce: one long-lived stream per (client, broker) ---
+
+    Produce and Fetch calls carry the client's id in their metadata: `octavo-client-id-bin`, UTF-8, at most 200 bytes.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -176,19 +179,24 @@ Global___ProduceAck: _TypeAlias = ProduceAck  # noqa: Y015
 
 @_typing.final
 class ProduceReply(_message.Message):
+    """`throttle_ms`: the client is over a quota; it should send nothing more for so long. The broker reads nothing meanwhile."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ACKS_FIELD_NUMBER: _builtins.int
+    THROTTLE_MS_FIELD_NUMBER: _builtins.int
+    throttle_ms: _builtins.int
     @_builtins.property
     def acks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceAck]: ...
     def __init__(
         self,
         *,
         acks: _abc.Iterable[Global___ProduceAck] | None = ...,
+        throttle_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,7 +324,10 @@ class FetchReply(_message.Message):
 
     CORRELATION_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    THROTTLE_MS_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
+    throttle_ms: _builtins.int
+    """as in ProduceReply, for the next request"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchedPartition]: ...
     def __init__(
@@ -324,10 +335,11 @@ class FetchReply(_message.Message):
         *,
         correlation: _builtins.int = ...,
         partitions: _abc.Iterable[Global___FetchedPartition] | None = ...,
+        throttle_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation", b"correlation", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation", b"correlation", "partitions", b"partitions", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1868,3 +1880,148 @@ class UnloadBundleReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnloadBundleReply: _TypeAlias = UnloadBundleReply  # noqa: Y015
+
+@_typing.final
+class QuotaView(_message.Message):
+    """What a client id may use of each broker, over all of its streams. Absent: the broker's default counts; 0: unlimited."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    BYTES_IN_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_PER_S_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_MAX_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    bytes_in_per_s: _builtins.int
+    """of produce messages, as they are on the wire"""
+    bytes_out_per_s: _builtins.int
+    """of batches in fetch replies"""
+    requests_per_s: _builtins.int
+    """messages on produce and fetch streams"""
+    connections_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        bytes_in_per_s: _builtins.int | None = ...,
+        bytes_out_per_s: _builtins.int | None = ...,
+        requests_per_s: _builtins.int | None = ...,
+        connections_max: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s", "_bytes_out_per_s", b"_bytes_out_per_s", "_connections_max", b"_connections_max", "_requests_per_s", b"_requests_per_s", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "connections_max", b"connections_max", "requests_per_s", b"requests_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s", "_bytes_out_per_s", b"_bytes_out_per_s", "_connections_max", b"_connections_max", "_requests_per_s", b"_requests_per_s", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "client_id", b"client_id", "connections_max", b"connections_max", "requests_per_s", b"requests_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_in_per_s: _TypeAlias = _typing.Literal["bytes_in_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_in_per_s: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_out_per_s: _TypeAlias = _typing.Literal["bytes_out_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_out_per_s: _TypeAlias = _typing.Literal["_bytes_out_per_s", b"_bytes_out_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__connections_max: _TypeAlias = _typing.Literal["connections_max"]  # noqa: Y015
+    _WhichOneofArgType__connections_max: _TypeAlias = _typing.Literal["_connections_max", b"_connections_max"]  # noqa: Y015
+    _WhichOneofReturnType__requests_per_s: _TypeAlias = _typing.Literal["requests_per_s"]  # noqa: Y015
+    _WhichOneofArgType__requests_per_s: _TypeAlias = _typing.Literal["_requests_per_s", b"_requests_per_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_in_per_s) -> _WhichOneofReturnType__bytes_in_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_out_per_s) -> _WhichOneofReturnType__bytes_out_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_max) -> _WhichOneofReturnType__connections_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_per_s) -> _WhichOneofReturnType__requests_per_s | None: ...
+
+Global___QuotaView: _TypeAlias = QuotaView  # noqa: Y015
+
+@_typing.final
+class ListQuotasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasRequest: _TypeAlias = ListQuotasRequest  # noqa: Y015
+
+@_typing.final
+class ListQuotasReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEFAULTS_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def defaults(self) -> Global___QuotaView:
+        """of the broker that answers"""
+
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaView]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        defaults: Global___QuotaView | None = ...,
+        clients: _abc.Iterable[Global___QuotaView] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["defaults", b"defaults", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "defaults", b"defaults", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasReply: _TypeAlias = ListQuotasReply  # noqa: Y015
+
+@_typing.final
+class SetQuotaRequest(_message.Message):
+    """Values that are present are set, the others stay; `remove` takes all of them back. Asking again is safe."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    remove: _builtins.bool
+    @_builtins.property
+    def quota(self) -> Global___QuotaView: ...
+    def __init__(
+        self,
+        *,
+        quota: Global___QuotaView | None = ...,
+        remove: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "remove", b"remove"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaRequest: _TypeAlias = SetQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetQuotaReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quota(self) -> Global___QuotaView: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        quota: Global___QuotaView | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaReply: _TypeAlias = SetQuotaReply  # noqa: Y015

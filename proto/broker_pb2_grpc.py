@@ -134,6 +134,16 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerReply.FromString,
                 _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/octavo.broker.Broker/ListQuotas',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/octavo.broker.Broker/SetQuota',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.SetQuotaReply.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -259,6 +269,18 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -361,6 +383,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ShowLedger,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.ShowLedgerReply.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.ListQuotasRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.ListQuotasReply.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.SetQuotaRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.SetQuotaReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -903,6 +935,60 @@ class Broker:
             '/octavo.broker.Broker/ShowLedger',
             octavo_dot_proto_dot_broker__pb2.ShowLedgerRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.ShowLedgerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/ListQuotas',
+            octavo_dot_proto_dot_broker__pb2.ListQuotasRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.ListQuotasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/SetQuota',
+            octavo_dot_proto_dot_broker__pb2.SetQuotaRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.SetQuotaReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,8 @@ class BrokerStub:
     UnloadBundle: _grpc.UnaryUnaryMultiCallable[_broker_pb2.UnloadBundleRequest, _broker_pb2.UnloadBundleReply]
     ListBundles: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListBundlesRequest, _broker_pb2.ListBundlesReply]
     ShowLedger: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]
+    ListQuotas: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListQuotasRequest, _broker_pb2.ListQuotasReply]
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SetQuotaRequest, _broker_pb2.SetQuotaReply]
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -81,6 +83,8 @@ class BrokerAsyncStub(BrokerStub):
     UnloadBundle: _aio.UnaryUnaryMultiCallable[_broker_pb2.UnloadBundleRequest, _broker_pb2.UnloadBundleReply]  # type: ignore[assignment]
     ListBundles: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListBundlesRequest, _broker_pb2.ListBundlesReply]  # type: ignore[assignment]
     ShowLedger: _aio.UnaryUnaryMultiCallable[_broker_pb2.ShowLedgerRequest, _broker_pb2.ShowLedgerReply]  # type: ignore[assignment]
+    ListQuotas: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListQuotasRequest, _broker_pb2.ListQuotasReply]  # type: ignore[assignment]
+    SetQuota: _aio.UnaryUnaryMultiCallable[_broker_pb2.SetQuotaRequest, _broker_pb2.SetQuotaReply]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -222,5 +226,19 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ShowLedgerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ShowLedgerReply, _abc.Awaitable[_broker_pb2.ShowLedgerReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListQuotas(
+        self,
+        request: _broker_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListQuotasReply, _abc.Awaitable[_broker_pb2.ListQuotasReply]]: ...
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _broker_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.SetQuotaReply, _abc.Awaitable[_broker_pb2.SetQuotaReply]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,6 +37,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.RequestTimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
     e.Throttled: _EXHAUSTED,
     e.Overloaded: _EXHAUSTED,
+    e.TooManyConnections: _EXHAUSTED,
     e.NotReady: _UNAVAILABLE,
     e.BrokerUnavailable: _UNAVAILABLE,
     e.BookieUnavailable: _UNAVAILABLE,

@@ -32,9 +32,21 @@ class PartitionReply(NamedTuple):
     batches: Sequence[Buffer]
 
 
-def encode_reply(correlation: int, partitions: Sequence[PartitionReply]) -> bytes:
+class FetchedReply(NamedTuple):
+    """A reply taken apart."""
+
+    correlation: int
+    partitions: list[PartitionReply]
+    throttle_ms: int
+    """The client should ask for nothing more for so long; 0: it may."""
+
+
+def encode_reply(
+    correlation: int, partitions: Sequence[PartitionReply], *, throttle_ms: int = 0
+) -> bytes:
     """The bytes of a FetchReply; each batch is copied once."""
-    out: list[Buffer] = [pb.FetchReply(correlation=correlation).SerializeToString()]
+    head_fields = pb.FetchReply(correlation=correlation, throttle_ms=throttle_ms)
+    out: list[Buffer] = [head_fields.SerializeToString()]
     for fields, batches in partitions:
         head = fields.SerializeToString()
         prefixes = [blob_prefix(_BATCH, len(batch)) for batch in batches]
@@ -46,8 +58,8 @@ def encode_reply(correlation: int, partitions: Sequence[PartitionReply]) -> byte
     return b"".join(out)
 
 
-def decode_reply(message: bytes) -> tuple[int, list[PartitionReply]]:
-    """Correlation and partitions of a FetchReply; raises InvalidRequest."""
+def decode_reply(message: bytes) -> FetchedReply:
+    """A FetchReply; raises InvalidRequest."""
     view = memoryview(message)
     rest, found = split(view, 0, len(view), _PARTITION)
     partitions: list[PartitionReply] = []
@@ -59,7 +71,7 @@ def decode_reply(message: bytes) -> tuple[int, list[PartitionReply]]:
             partitions.append(PartitionReply(fields, [_batch(view, *span) for span in spans]))
     except DecodeError as error:
         raise InvalidRequest(f"not a FetchReply: {error}") from error
-    return head.correlation, partitions
+    return FetchedReply(head.correlation, partitions, head.throttle_ms)
 
 
 def _batch(message: memoryview, start: int, end: int) -> Buffer:

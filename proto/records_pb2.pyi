@@ -481,6 +481,82 @@ class PlacementRecord(_message.Message):
 Global___PlacementRecord: _TypeAlias = PlacementRecord  # noqa: Y015
 
 @_typing.final
+class ClientQuota(_message.Message):
+    """<root>/quotas: one for the cluster"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    BYTES_IN_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_PER_S_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_MAX_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    bytes_in_per_s: _builtins.int
+    """absent: the broker's default; 0: unlimited"""
+    bytes_out_per_s: _builtins.int
+    requests_per_s: _builtins.int
+    connections_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        bytes_in_per_s: _builtins.int | None = ...,
+        bytes_out_per_s: _builtins.int | None = ...,
+        requests_per_s: _builtins.int | None = ...,
+        connections_max: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s", "_bytes_out_per_s", b"_bytes_out_per_s", "_connections_max", b"_connections_max", "_requests_per_s", b"_requests_per_s", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "connections_max", b"connections_max", "requests_per_s", b"requests_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s", "_bytes_out_per_s", b"_bytes_out_per_s", "_connections_max", b"_connections_max", "_requests_per_s", b"_requests_per_s", "bytes_in_per_s", b"bytes_in_per_s", "bytes_out_per_s", b"bytes_out_per_s", "client_id", b"client_id", "connections_max", b"connections_max", "requests_per_s", b"requests_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_in_per_s: _TypeAlias = _typing.Literal["bytes_in_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_in_per_s: _TypeAlias = _typing.Literal["_bytes_in_per_s", b"_bytes_in_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_out_per_s: _TypeAlias = _typing.Literal["bytes_out_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_out_per_s: _TypeAlias = _typing.Literal["_bytes_out_per_s", b"_bytes_out_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__connections_max: _TypeAlias = _typing.Literal["connections_max"]  # noqa: Y015
+    _WhichOneofArgType__connections_max: _TypeAlias = _typing.Literal["_connections_max", b"_connections_max"]  # noqa: Y015
+    _WhichOneofReturnType__requests_per_s: _TypeAlias = _typing.Literal["requests_per_s"]  # noqa: Y015
+    _WhichOneofArgType__requests_per_s: _TypeAlias = _typing.Literal["_requests_per_s", b"_requests_per_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_in_per_s) -> _WhichOneofReturnType__bytes_in_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_out_per_s) -> _WhichOneofReturnType__bytes_out_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_max) -> _WhichOneofReturnType__connections_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_per_s) -> _WhichOneofReturnType__requests_per_s | None: ...
+
+Global___ClientQuota: _TypeAlias = ClientQuota  # noqa: Y015
+
+@_typing.final
+class QuotaRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    WRITER_TOKEN_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    writer_token: _builtins.bytes
+    """recognises our own write after a lost reply (M-3)"""
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientQuota]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        clients: _abc.Iterable[Global___ClientQuota] | None = ...,
+        writer_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "format_version", b"format_version", "writer_token", b"writer_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaRecord: _TypeAlias = QuotaRecord  # noqa: Y015
+
+@_typing.final
 class TopicRecord(_message.Message):
     """<root>/topics/<name>"""
 

@@ -28,6 +28,7 @@ from octavo.serving.partition.read_path import (
     warm_at,
 )
 from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.quotas.clients import ClientUse
 from octavo.serving.registry import PartitionRegistry
 
 DEFAULT_PARTITION_BYTES = 1_048_576
@@ -84,8 +85,14 @@ class Fetcher:
     """Answers the fetch requests of one stream, one after the other."""
 
     def __init__(
-        self, registry: PartitionRegistry, budget: ByteBudget, config: BrokerConfig, clock: Clock
+        self,
+        registry: PartitionRegistry,
+        budget: ByteBudget,
+        config: BrokerConfig,
+        clock: Clock,
+        client: ClientUse,
     ) -> None:
+        self._client = client
         self._registry = registry
         self._budget = budget
         self._config = config
@@ -105,6 +112,9 @@ class Fetcher:
         self._check(request)
         max_wait_ms = min(max(0, request.max_wait_ms), self._config.fetch_max_wait_ms)
         deadline_s = self._clock.monotonic() + max_wait_ms / 1000
+        owed = self._client.owed_out(self._clock.monotonic())
+        if owed.seconds:  # others of its streams used what there was
+            return self._refused(request, self._client.refusal(owed))
         slots = await self._resolve(request.partitions, max_wait_ms / 1000)
         max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
         reply_bytes = max(self._config.fetch_reply_bytes, request.min_bytes)
@@ -129,11 +139,34 @@ class Fetcher:
         except BaseException:
             self._budget.release(reserved)
             raise
-        held = COPIES_IN_FLIGHT * sum(len(batch) for one in partitions for batch in one.batches)
+        sent_bytes = sum(len(batch) for one in partitions for batch in one.batches)
+        held = COPIES_IN_FLIGHT * sent_bytes
         self._budget.charge(held)
         self._budget.release(reserved)
-        message = encode_reply(request.correlation, partitions)
+        excess = self._client.sends(sent_bytes, self._clock.monotonic())
+        message = encode_reply(request.correlation, partitions, throttle_ms=excess.pause_ms)
         return FetchResult(message, self._budget, held)
+
+    def _refused(self, request: pb.FetchRequest, error: OctavoError) -> FetchResult:
+        """The same error for each partition; nothing was read."""
+        told = to_wire(error)
+        partitions = [
+            PartitionReply(
+                pb.FetchedPartition(
+                    topic=asked.topic,
+                    partition=asked.partition,
+                    next_offset=asked.offset,
+                    topic_id=asked.topic_id,
+                    error=told,
+                ),
+                (),
+            )
+            for asked in request.partitions
+        ]
+        message = encode_reply(
+            request.correlation, partitions, throttle_ms=int(error.details["throttle_ms"])
+        )
+        return FetchResult(message, self._budget, 0)
 
     def _check(self, request: pb.FetchRequest) -> None:
         count = len(request.partitions)

@@ -49,6 +49,8 @@ from octavo.serving.measuring.partitions import PartitionFigures
 from octavo.serving.measuring.requests import RequestTimes
 from octavo.serving.ownership import BundleEvents, Ownership
 from octavo.serving.partition.deps import PartitionDeps
+from octavo.serving.quotas.changes import QuotaChanges
+from octavo.serving.quotas.settings import quotas_of
 from octavo.serving.readiness import Readiness
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
@@ -58,6 +60,7 @@ from octavo.serving.services.fleet import FleetService
 from octavo.serving.services.groups import GroupService
 from octavo.serving.services.log import LogService
 from octavo.serving.services.peers import PeerService
+from octavo.serving.services.quotas import QuotaService
 from octavo.serving.services.rpc import Service
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
@@ -151,7 +154,8 @@ class BrokerServer:
         self._readiness = Readiness(
             config.broker_id, self._fleet, (SERVICE, GROUP_SERVICE), always=(PEERS,)
         )
-        self._streams = StreamService(self.registry, config, clock)
+        self._quotas, quotas = quotas_of(config, store, self._paths, clock, entropy)
+        self._streams = StreamService(self.registry, quotas, config, clock)
         self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
         self._request_times = RequestTimes(clock)
         self.metrics = BrokerMetrics(config, self._measured_parts(), clock)
@@ -251,6 +255,7 @@ class BrokerServer:
         await self._storage.start()
         await self._drains.came_back(config.broker_id)
         await self._fleet.start()
+        await self._quotas.start()
         member = self._member = Membership(
             me,
             store=self._store,
@@ -406,6 +411,7 @@ class BrokerServer:
                 board=self._board,
                 clock=self._clock,
             ),
+            QuotaService(QuotaChanges(self._quotas), self._streams.quotas.default, answers),
             self._streams,
         ]
 
@@ -436,6 +442,7 @@ class BrokerServer:
             await self._server.stop(grace=0.5)
         await self._store_answers.close()
         self._topics.close()
+        await self._quotas.close()
         await self._fleet.close()
         await self._cold.close()
         await self._storage.close()

@@ -3,7 +3,8 @@
 Produce reads messages of many batches, hands each batch to its partition in order, and answers in
 messages that take whatever acknowledgements queued while the last one was written. It stops reading
 when this connection has too many batches pending or the broker too many bytes (BP-3). Fetch answers
-one request after the other; the next request already in hand cuts a long poll short.
+one request after the other; the next request already in hand cuts a long poll short. Both leave a
+client over its quota unread for a while, and say for how long (BP-4, ADR 52).
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import abort, to_wire
 from octavo.proto.produce_wire import ProduceItem, decode_produce
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError
+from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, Throttled
 from octavo.runtime.histogram import Histogram
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
-from octavo.serving.partition.log import Answer
+from octavo.serving.partition.log import ACKS_NONE, Answer
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.validation import check_acks
+from octavo.serving.quotas.clients import ClientUse
 from octavo.serving.registry import PartitionRegistry
 
 ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
@@ -55,12 +57,16 @@ class ProduceStream:
         budget: ByteBudget,
         config: BrokerConfig,
         *,
+        client: ClientUse,
         clock: Clock,
         ack_seconds: Histogram,
     ) -> None:
         self._context = context
         self._registry = registry
         self._budget = budget
+        self._client = client
+        self._throttle_ms = 0
+        """What the client is to be told with the next answers."""
         self._clock = clock
         self._ack_seconds = ack_seconds
         self._oldest_s = math.inf
@@ -92,10 +98,16 @@ class ProduceStream:
 
     async def _read(self) -> None:
         while True:
+            refusal = await self._within_quota()
             raw = await _next_message(self._context)
             if raw is None:
                 return
-            touched = await self._take(_checked(decode_produce(raw)))
+            items, size_bytes = _checked(decode_produce(raw)), len(raw)
+            if refusal is not None:
+                items = await self._unrefused(items, refusal)
+                size_bytes = sum(len(one.batch) for one in items)
+            touched = await self._take(items)
+            self._charge(size_bytes)
             while self.owed >= self._pending_max:
                 self._room.clear()
                 await self._room.wait()
@@ -103,6 +115,36 @@ class ProduceStream:
             for shell in touched:
                 if shell.congested:
                     await shell.wait_capacity(CAPACITY_WAIT_S)
+
+    async def _within_quota(self) -> Throttled | None:
+        """Wait until the client may send, for a bounded time; what its batches get if it may not
+        then: others of its streams used what there was."""
+        owed = self._client.owed_in(self._clock.monotonic())
+        if not owed.seconds:
+            return None
+        await self._clock.sleep(owed.pause_s)
+        owed = self._client.owed_in(self._clock.monotonic())
+        return self._client.refusal(owed) if owed.seconds else None
+
+    async def _unrefused(self, items: list[ProduceItem], refusal: Throttled) -> list[ProduceItem]:
+        """Refuse what waits for an answer; nobody would send the rest again, so that waits here."""
+        arrived_s = self._clock.monotonic()
+        kept = [one for one in items if one.acks == ACKS_NONE]
+        for one in items:
+            if one.acks != ACKS_NONE:
+                self._pending += 1
+                self._budget.charge(len(one.batch))
+                self._reply(one.correlation, len(one.batch), arrived_s, refusal)
+        while kept and (owed := self._client.owed_in(self._clock.monotonic())).seconds:
+            await self._clock.sleep(owed.pause_s)
+        return kept
+
+    def _charge(self, size_bytes: int) -> None:
+        """Count a message; the client is told at once if it should pause."""
+        throttle_ms = self._client.received(size_bytes, self._clock.monotonic()).pause_ms
+        if throttle_ms:
+            self._throttle_ms = throttle_ms
+            self._answered.set()
 
     @property
     def owed(self) -> int:
@@ -184,11 +226,13 @@ class ProduceStream:
             await self._answered.wait()
             self._answered.clear()
             acks, self._outbox = self._outbox, []
-            if acks:
+            throttle_ms, self._throttle_ms = self._throttle_ms, 0
+            if acks or throttle_ms:
                 self._leaving = len(acks)
                 oldest_s, self._oldest_s = self._oldest_s, math.inf
-                await self._context.write(pb.ProduceReply(acks=acks))
-                self._ack_seconds.observe(self._clock.monotonic() - oldest_s)
+                await self._context.write(pb.ProduceReply(acks=acks, throttle_ms=throttle_ms))
+                if acks:
+                    self._ack_seconds.observe(self._clock.monotonic() - oldest_s)
                 self._leaving = 0
                 self._room.set()
             elif self._ended and not self._pending:
@@ -220,10 +264,14 @@ class FetchStream:
         registry: PartitionRegistry,
         budget: ByteBudget,
         config: BrokerConfig,
+        *,
+        client: ClientUse,
         clock: Clock,
     ) -> None:
         self._context = context
-        self._fetcher = Fetcher(registry, budget, config, clock)
+        self._client = client
+        self._clock = clock
+        self._fetcher = Fetcher(registry, budget, config, clock, client)
         self._requests: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(FETCH_AHEAD_REQUESTS)
         self._ahead = 0  # requests read and not answered, the present one included
         self._malformed: InvalidRequest | None = None
@@ -233,6 +281,9 @@ class FetchStream:
         reader = asyncio.ensure_future(self._read())
         try:
             while (request := await self._requests.get()) is not None:
+                owed = self._client.owed_out(self._clock.monotonic())
+                if owed.seconds:  # BP-4: nothing is read for it, but not for ever
+                    await self._clock.sleep(owed.pause_s)
                 self._fetcher.hurry(hurry=self._ahead > 1)
                 result = await self._fetcher.fetch(request)
                 self._ahead -= 1

@@ -33,6 +33,7 @@ from octavo.runtime.errors import (
     UnknownTopic,
 )
 from tests.broker_model import Appended, PartitionModel
+from tests.fake_quotas import FakeQuotas
 
 T = TypeVar("T")
 _OPTIONS = [
@@ -157,7 +158,7 @@ class _Cut(Exception):
     """End the stream now."""
 
 
-class FakeBroker(BrokerServicer):
+class FakeBroker(FakeQuotas, BrokerServicer):
     """One broker."""
 
     def __init__(self, cluster: FakeCluster, index: int) -> None:

@@ -144,6 +144,8 @@ CORES = (
     "serving/partition/traffic.py",
     "serving/partition/world.py",
     "serving/partition/producers.py",
+    "serving/quotas/buckets.py",
+    "serving/quotas/clients.py",
     "serving/shedding/board.py",
     "serving/shedding/core.py",
     "serving/shedding/meter.py",

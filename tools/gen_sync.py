@@ -39,6 +39,7 @@ TWIN_NAMES = {
         "AsyncGroupAdmin",
         "AsyncGroupConsumer",
         "AsyncProducer",
+        "AsyncQuotaAdmin",
         "AsyncReader",
         "AsyncTableView",
     )
@@ -70,7 +71,8 @@ class Twin(NamedTuple):
 TWINS = (
     Twin("AsyncGroupAdmin", "group_admin", "The blocking admin of groups.", ("AdminByHand",), ""),
     Twin("AsyncFleetAdmin", "fleet_admin", "The blocking admin of brokers.", ("GroupAdmin",), ""),
-    Twin("AsyncAdmin", "admin", "The blocking admin.", ("FleetAdmin",), ""),
+    Twin("AsyncQuotaAdmin", "quota_admin", "The blocking admin of quotas.", ("FleetAdmin",), ""),
+    Twin("AsyncAdmin", "admin", "The blocking admin.", ("QuotaAdmin",), ""),
     Twin(
         "AsyncConsumer",
         "consumer",

@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeVar, cast
 
 from octavo.proto.batch import DEFAULT_RECORD_BYTES, MAX_RECORD_BYTES, RECORD_ENVELOPE_BYTES
+from octavo.proto.client_ids import CLIENT_ID_BYTES_MAX
 from octavo.proto.compression import CODECS
 from octavo.proto.edges import EDGE_WORDS
 from octavo.runtime.address import join_address, split_address
@@ -57,6 +58,16 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise _fail(name, value, "one of " + ", ".join(map(repr, choices)))
+
+
+def _check_client_id(client_id: object) -> None:
+    """Also a text of the wrong encoding, such as a file name that is none, is refused here."""
+    try:
+        size = len(client_id.encode()) if isinstance(client_id, str) else -1
+    except UnicodeEncodeError:
+        size = -1
+    if not 0 <= size <= CLIENT_ID_BYTES_MAX:
+        raise _fail("client_id", client_id, f"a text of at most {CLIENT_ID_BYTES_MAX} bytes")
 
 
 _LATER = {"transactional_id": "transactions are not part of this version"}
@@ -109,7 +120,7 @@ class ClientConfig:
     """What all parts of one client share."""
 
     client_id: str = "octavo-python"
-    """Shown in the logs of brokers."""
+    """Whose quota counts at a broker (X24); shown as the client of a group's member."""
     request_timeout_ms: int = 30_000
     """How long one request waits for its answer."""
     metadata_max_age_ms: int = 300_000
@@ -122,6 +133,7 @@ class ClientConfig:
     """Whether `http_proxy`, `https_proxy` and `grpc_proxy` of the environment count."""
 
     def __post_init__(self) -> None:
+        _check_client_id(self.client_id)
         _check_choice("use_http_proxy", self.use_http_proxy, (True, False))
         _check_int("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
         _check_int("metadata_max_age_ms", self.metadata_max_age_ms, 100, 86_400_000)

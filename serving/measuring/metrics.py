@@ -87,6 +87,8 @@ class BrokerMetrics:
             readings.add_histogram(m.REQUEST_SECONDS_OF, seconds, method, code)
         streams = self._parts.streams
         readings.add_histogram(m.PUBLISH_ACK_SECONDS, streams.ack_seconds)
+        for quota, count in streams.quotas.throttled.items():
+            readings.add(m.THROTTLED, count, quota)
         readings.add(m.STREAMS, streams.producing, "produce")
         readings.add(m.STREAMS, streams.fetching, "fetch")
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import grpc
 
 from octavo.proto import broker_pb2 as pb
+from octavo.proto.errors import abort
 from octavo.runtime.clock import Clock
+from octavo.runtime.errors import InvalidRequest, TooManyConnections
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
+from octavo.serving.quotas.clients import ClientQuotas, ClientUse
+from octavo.serving.quotas.identity import client_id_of
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.rpc import Context, Handlers
 from octavo.serving.streams import FetchStream, ProduceStream
@@ -17,8 +24,15 @@ from octavo.serving.streams import FetchStream, ProduceStream
 class StreamService:
     """Makes the streams, which share two budgets of bytes."""
 
-    def __init__(self, registry: PartitionRegistry, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        quotas: ClientQuotas,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
         self._registry = registry
+        self.quotas = quotas
         self._config = config
         self._clock = clock
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
@@ -40,24 +54,46 @@ class StreamService:
         }
 
     async def _produce(self, _requests: object, context: Context) -> None:
-        stream = ProduceStream(
-            context,
-            self._registry,
-            self._produce_budget,
-            self._config,
-            clock=self._clock,
-            ack_seconds=self.ack_seconds,
-        )
         self.producing += 1
         try:
-            await stream.run()
+            async with self._client(context) as client:
+                await ProduceStream(
+                    context,
+                    self._registry,
+                    self._produce_budget,
+                    self._config,
+                    client=client,
+                    clock=self._clock,
+                    ack_seconds=self.ack_seconds,
+                ).run()
         finally:
             self.producing -= 1
 
     async def _fetch(self, _requests: object, context: Context) -> None:
-        stream = FetchStream(context, self._registry, self._fetch_budget, self._config, self._clock)
         self.fetching += 1
         try:
-            await stream.run()
+            async with self._client(context) as client:
+                await FetchStream(
+                    context,
+                    self._registry,
+                    self._fetch_budget,
+                    self._config,
+                    client=client,
+                    clock=self._clock,
+                ).run()
         finally:
             self.fetching -= 1
+
+    @asynccontextmanager
+    async def _client(self, context: Context) -> AsyncGenerator[ClientUse]:
+        """Who a stream is of, counted for as long as it is open (X24)."""
+        connection = context.peer()
+        try:
+            client_id = client_id_of(context.invocation_metadata())
+            use = self.quotas.opened(client_id, connection, self._clock.monotonic())
+        except (InvalidRequest, TooManyConnections) as error:
+            await abort(context, error)
+        try:
+            yield use
+        finally:
+            self.quotas.closed(use, connection)

@@ -8,6 +8,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.runtime.clock import SystemClock
 from octavo.serving.budget import ByteBudget
 from octavo.serving.fetch import COPIES_IN_FLIGHT, Fetcher
+from octavo.serving.quotas.clients import ClientUse
 from tests.serving_rig import make_batch
 from tests.serving_server import batch_of, create_topic, find_owner, loopback
 
@@ -29,7 +30,8 @@ async def test_bp2_f2_the_budget_counts_the_batch_that_comes_in_any_case(
             assert not ack.HasField("error"), ack.error
         server = cluster.servers[0]
         budget = ByteBudget(1 << 30)
-        fetcher = Fetcher(server.registry, budget, server.config, SystemClock())
+        client_use = ClientUse("test", {})
+        fetcher = Fetcher(server.registry, budget, server.config, SystemClock(), client_use)
         asked = pb.FetchPartition(topic="orders", partition=0, offset=0, max_bytes=limit)
         result = await fetcher.fetch(pb.FetchRequest(partitions=[asked], max_bytes=limit))
         assert len(result.message) >= len(batches[0])

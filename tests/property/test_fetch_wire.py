@@ -55,8 +55,8 @@ def test_we_read_what_protobuf_writes(
     correlation: int, found: list[tuple[pb.FetchedPartition, list[bytes]]]
 ) -> None:
     message = _as_message(correlation, found)
-    read, partitions = decode_reply(message.SerializeToString())
-    assert read == correlation
+    read, partitions, throttle_ms = decode_reply(message.SerializeToString())
+    assert (read, throttle_ms) == (correlation, 0)
     assert [(one.fields, list(map(bytes, one.batches))) for one in partitions] == found
 
 
@@ -75,7 +75,7 @@ def test_a_cut_or_changed_message_never_reaches_beyond_its_end(
     whole[at] = data.draw(st.integers(0, 255))
     del whole[data.draw(st.integers(0, len(whole))) :]
     try:
-        _, partitions = decode_reply(bytes(whole))
+        partitions = decode_reply(bytes(whole)).partitions
     except InvalidRequest:
         return
     assert sum(len(batch) for one in partitions for batch in one.batches) <= len(whole)
@@ -88,6 +88,8 @@ def test_a_length_beyond_the_message_is_refused() -> None:
 
 def test_a_small_batch_does_not_keep_its_message_alive() -> None:
     fields = pb.FetchedPartition(topic="t")
-    _, (one,) = decode_reply(encode_reply(1, [PartitionReply(fields, [b"x" * 10, b"y" * 5000])]))
+    whole = encode_reply(1, [PartitionReply(fields, [b"x" * 10, b"y" * 5000])], throttle_ms=70)
+    _, (one,), throttle_ms = decode_reply(whole)
+    assert throttle_ms == 70
     assert isinstance(one.batches[0], bytes)
     assert isinstance(one.batches[1], memoryview)

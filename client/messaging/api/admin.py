@@ -20,7 +20,7 @@ from octavo.client.messaging.api.descriptions import (
     ledger_of,
     topic_of,
 )
-from octavo.client.messaging.api.fleet_admin import AsyncFleetAdmin
+from octavo.client.messaging.api.quota_admin import AsyncQuotaAdmin
 from octavo.client.messaging.api.replies import check_reply
 from octavo.client.messaging.cluster.calls import Call
 from octavo.client.messaging.reading.limits import (
@@ -58,7 +58,7 @@ LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
 
-class AsyncAdmin(AsyncFleetAdmin):
+class AsyncAdmin(AsyncQuotaAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.

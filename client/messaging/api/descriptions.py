@@ -331,3 +331,30 @@ def ledger_of(reply: pb.ShowLedgerReply) -> LedgerDescription:
             for holder in reply.holders
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """What a client id may use of each broker; 0: as much as it can, None: the default counts."""
+
+    client_id: str
+    """Empty: the default of the broker that answered."""
+    bytes_in_per_s: int | None = None
+    """What it sends."""
+    bytes_out_per_s: int | None = None
+    """What it reads."""
+    requests_per_s: int | None = None
+    """Messages on its produce and fetch streams."""
+    connections_max: int | None = None
+    """With such streams."""
+
+
+def quota_of(view: pb.QuotaView) -> ClientQuota:
+    """The description of one client's quotas."""
+    return ClientQuota(
+        view.client_id,
+        view.bytes_in_per_s if view.HasField("bytes_in_per_s") else None,
+        view.bytes_out_per_s if view.HasField("bytes_out_per_s") else None,
+        view.requests_per_s if view.HasField("requests_per_s") else None,
+        view.connections_max if view.HasField("connections_max") else None,
+    )

@@ -27,7 +27,9 @@ class Cluster:
         self.clock = clock
         self.entropy = entropy
         if transport is None:
-            transport = GrpcTransport(use_http_proxy=config.use_http_proxy)
+            transport = GrpcTransport(
+                client_id=config.client_id, use_http_proxy=config.use_http_proxy
+            )
         self.transport = transport
         self.calls = Calls(servers, config, clock, entropy, transport)
         self.topics = Topics(self.calls)

@@ -12,6 +12,7 @@ import grpc
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.broker_pb2_grpc import BrokerStub
+from octavo.proto.client_ids import CLIENT_ID_KEY
 from octavo.proto.endpoints import open_channel
 from octavo.proto.groups_pb2_grpc import GroupsStub
 
@@ -64,9 +65,14 @@ class BrokerTransport(Protocol):
 
 
 class GrpcTransport:
-    """One gRPC channel per broker."""
+    """One gRPC channel per broker.
 
-    def __init__(self, *, use_http_proxy: bool) -> None:
+    Args:
+        client_id: what brokers are told, once for each stream (X24).
+    """
+
+    def __init__(self, *, client_id: str, use_http_proxy: bool) -> None:
+        self._metadata = ((CLIENT_ID_KEY, client_id.encode()),)
         self._use_http_proxy = use_http_proxy
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
         self._groups: dict[str, GroupsAsyncStub] = {}
@@ -94,14 +100,14 @@ class GrpcTransport:
         method: grpc.aio.StreamStreamMultiCallable[pb.FetchRequest, bytes] = self._connected(
             address
         )[0].stream_stream(FETCH_METHOD, request_serializer=pb.FetchRequest.SerializeToString)
-        return method()
+        return method(metadata=self._metadata)
 
     def produce_stream(self, address: str) -> ProduceCall:
         """See `BrokerTransport`."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, pb.ProduceReply] = self._connected(
             address
         )[0].stream_stream(PRODUCE_METHOD, response_deserializer=pb.ProduceReply.FromString)
-        return method()
+        return method(metadata=self._metadata)
 
     async def close(self) -> None:
         """See `BrokerTransport`; closing a channel waits for nothing."""

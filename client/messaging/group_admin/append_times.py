@@ -67,7 +67,7 @@ async def _ask(
                 max_bytes=1,
             )
             limit_s = deadline.left_s(cluster.calls.request_timeout_s)
-            _, parts = decode_reply(await link.exchange(request, limit_s, 0.0))
+            parts = decode_reply(await link.exchange(request, limit_s, 0.0)).partitions
             for part in parts:
                 if part.fields.HasField("error"):
                     raise from_wire(part.fields.error)

@@ -14,6 +14,7 @@ import grpc
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.progress import ProgressClock, until_silent
+from octavo.client.messaging.cluster.throttles import Throttle
 from octavo.client.messaging.cluster.transport import ProduceCall
 from octavo.client.messaging.producing.actions import Send
 from octavo.client.messaging.producing.recent_sends import RecentSends
@@ -54,6 +55,7 @@ class ProduceLink:
         self.address = address
         self.recent = RecentSends()
         self._progress = ProgressClock()
+        self._throttle = Throttle(address, cluster.clock)
         self._cluster = cluster
         self._now_s = cluster.clock.monotonic
         self._acks = acks
@@ -123,6 +125,8 @@ class ProduceLink:
                 reply = await call.read()
                 if not isinstance(reply, pb.ProduceReply):  # end of stream
                     return BrokerUnavailable(f"{self.address}: closed the produce stream")
+                if reply.throttle_ms:
+                    self._throttle.told(reply.throttle_ms, self._cluster.config.client_id)
                 now_s, acks = self._now_s(), reply.acks
                 self._progress.heard(now_s, len(acks))
                 for ack in acks:
@@ -138,6 +142,7 @@ class ProduceLink:
                 if not self._outbox:
                     self._queued.clear()
                     await self._queued.wait()
+                await self._throttle.over()
                 items = self._next_message()
                 self._writing = True
                 await call.write(encode_produce(items))

@@ -11,6 +11,7 @@ import grpc
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.progress import ProgressClock
+from octavo.client.messaging.cluster.throttles import Throttle
 from octavo.client.messaging.cluster.transport import FetchCall
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
@@ -34,6 +35,7 @@ class FetchLink:
         self.tasks: list[asyncio.Task[object]] = []
         """Those that work on this stream."""
         self.progress = ProgressClock()
+        self.throttle = Throttle(address, cluster.clock)
         self._silent: OctavoError | None = None
         """Why the exchange under way was given up."""
         self._call: FetchCall | None = None

@@ -110,6 +110,7 @@ class FetchStreams:
 
     async def _ask_once(self, address: str, link: FetchLink) -> None:
         """One request and what came of it, or a wait for something to ask."""
+        await link.throttle.over()
         link.wake.clear()
         plan = self._core.requests.plan(address, self._now_s())
         if plan is None:
@@ -157,11 +158,12 @@ class FetchStreams:
         limit_s = plan.max_wait_ms / 1000 + self._cluster.calls.request_timeout_s
         reply = await link.exchange(request, limit_s, plan.max_wait_ms / 1000)
         try:
-            correlation, partitions = decode_reply(reply)
+            correlation, partitions, throttle_ms = decode_reply(reply)
         except InvalidRequest as error:
             link.drop()
             raise BrokerUnavailable(f"{link.address}: {error.cause}") from error
         if correlation != request.correlation:
             link.drop()
             raise BrokerUnavailable(f"{link.address}: fetch replies are out of step")
+        link.throttle.told(throttle_ms, self._cluster.config.client_id)
         return partitions

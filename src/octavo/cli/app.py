@@ -25,6 +25,7 @@ from octavo.cli import (
     metadata_copies,
     processes,
     produce,
+    quotas,
     servers,
     topics,
     verify,
@@ -79,5 +80,6 @@ app.add_typer(groups.app, name="group")
 app.add_typer(bookies.app, name="bookies")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(metadata_copies.app, name="metadata")
+app.add_typer(quotas.app, name="quotas")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

@@ -154,6 +154,14 @@ PUBLISH_ACK_SECONDS = Metric(
     "batch that waited longest",
     buckets=REQUEST_SECONDS,
 )
+THROTTLED = Metric(
+    "octavo_throttled_total",
+    "counter",
+    BROKER,
+    "messages after which a client was slowed down, and requests or streams that were refused, by "
+    "the quota it was over",
+    ("quota",),
+)
 STREAMS = Metric(
     "octavo_broker_streams", "gauge", BROKER, "open streams of producers and readers", ("kind",)
 )

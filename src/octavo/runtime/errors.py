@@ -11,7 +11,8 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     ├── RetriableError                         the same call may succeed later; nothing is decided
     │   ├── NotLeader, NotEnoughReplicas, NotEnoughBookies, RequestTimedOut, Throttled, NotReady
     │   ├── BrokerUnavailable, BookieUnavailable, BookieReadOnly, MetadataUnavailable
-    │   └── UnknownOutcome, Overloaded, ReadUnknown, BufferFull, FlushTimeout, CorruptFrame
+    │   ├── UnknownOutcome, Overloaded, ReadUnknown, BufferFull, FlushTimeout, CorruptFrame
+    │   └── TooManyConnections
     ├── RequestRejected                        the request is wrong; repeating it cannot help
     │   ├── UnknownTopic, InconsistentTopicId, TopicAlreadyExists, InvalidTopic, InvalidPartitions
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
@@ -113,6 +114,13 @@ class Overloaded(RetriableError):
     """A bounded queue of the server is full."""
 
     code = "OVERLOADED"
+
+
+class TooManyConnections(RetriableError):
+    """A client id has as many connections to this broker as its quota allows."""
+
+    code = "TOO_MANY_CONNECTIONS"
+    default_hint = "close other clients of this client_id, or raise it: `octavo quotas set`"
 
 
 class NotReady(RetriableError):
