@@ -37,6 +37,10 @@ Row = tuple[int, bytes | None, bytes | None]
 """Offset, key, value."""
 
 
+def _nobody_hears(_entry_id: EntryId, _error: OctavoError | None) -> None:
+    """Of an entry whose writer is dead."""
+
+
 class Strike(NamedTuple):
     """What happens at step `at`, counted from 0."""
 
@@ -106,7 +110,7 @@ class Steps:
                 return adding(payload, on_done, on_first_copy)
             if strike.kills:
                 self.killed.set()
-                return adding(payload, lambda *_: None) if strike.has_effect else EntryId(0)
+                return adding(payload, _nobody_hears) if strike.has_effect else EntryId(0)
             if not strike.has_effect:
                 writer.stop(UnknownOutcome("the ledger's bookies are gone"))
             entry_id = adding(payload, on_done, on_first_copy)

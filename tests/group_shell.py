@@ -28,6 +28,7 @@ from octavo.serving.groups.values import (
     CommitReply,
     Committer,
     CompactReply,
+    ConsumedReply,
     DeleteReply,
     DescribeReply,
     FetchReply,
@@ -296,7 +297,7 @@ class Shell:
                 gone = {(g, r.kind, r.subject) for g, r in self.read if r.value is None}
                 left = self.deleting[token] - gone
                 assert not left, f"RB8: nothing says that it is deleted: {left}"
-            case RemoveReply() | DescribeReply() | ListReply() | CompactReply():
+            case RemoveReply() | DescribeReply() | ListReply() | CompactReply() | ConsumedReply():
                 pass  # judged by those who ask
 
     def judge_stored(self, group_id: str, one: OffsetToCommit) -> None:

@@ -146,7 +146,7 @@ async def test_r5_a_coordinator_that_is_away_is_never_taken_for_consumed(
         for number in (home, (home + 1) % 50):  # also one that has no group of the topic
             silent = {number}
             await found.stays(0)
-        silent = set()
+        silent.clear()
         await found.goes_to(1)
 
 

@@ -49,6 +49,7 @@ async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
         assert min(costs[-40:]) <= min(costs[10:40]) + 1
 
         pages: list[int] = []
+        found = pb.ListTopicsReply()
         for _ in range(LIST_REPEATS):
             before = reads["all"]
             request = pb.ListTopicsRequest(limit=5, after="t1")
