@@ -91,6 +91,7 @@ lint: $(READY) ## style, layering, types, generated code
 	$(PY) tools/gen_proto.py --check
 	PYTHONPATH=. $(PY) -m tools.gen_sync --check
 	$(PY) tools/gen_reference.py --check
+	PYTHONPATH=. $(PY) -m tools.gen_dashboards --check
 	.venv/bin/mypy
 	.venv/bin/pyright
 
@@ -141,6 +142,9 @@ proto: $(READY) ## regenerate the protobuf and gRPC code
 
 reference: $(READY) ## write docs/reference/ from the code
 	@$(PY) tools/gen_reference.py
+
+dashboards: $(READY) ## write docs/monitoring/grafana/ from tools/dashboards.py
+	@PYTHONPATH=. $(PY) -m tools.gen_dashboards
 
 docs: $(READY) reference ## the SDK's reference as pages in build/docs, from its docstrings; warnings are errors
 	@# pdoc looks for the names in a NamedTuple's annotations in the wrong module: not a fault of ours.
