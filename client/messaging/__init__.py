@@ -19,6 +19,8 @@ _HOMES = {
     "AsyncTableView": "api.table_view",
     "Client": "sync.client",
     "Consumer": "sync.consumer",
+    "DataclassDeserializer": "dataclass_values",
+    "DataclassSerializer": "dataclass_values",
     "GroupConsumer": "sync.group_consumer",
     "GroupMetadata": "records",
     "LagHistory": "group_admin.lag",
@@ -46,6 +48,8 @@ __all__ = [
     "AsyncTableView",
     "Client",
     "Consumer",
+    "DataclassDeserializer",
+    "DataclassSerializer",
     "GroupConsumer",
     "GroupMetadata",
     "LagHistory",
@@ -70,6 +74,10 @@ if TYPE_CHECKING:
     from octavo.client.messaging.api.producer import AsyncProducer
     from octavo.client.messaging.api.reader import AsyncReader
     from octavo.client.messaging.api.table_view import AsyncTableView
+    from octavo.client.messaging.dataclass_values import (
+        DataclassDeserializer,
+        DataclassSerializer,
+    )
     from octavo.client.messaging.group_admin.lag import LagHistory
     from octavo.client.messaging.group_admin.resets import LastRecords, ShiftBy
     from octavo.client.messaging.producing.bulk import SendReport

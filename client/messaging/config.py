@@ -96,6 +96,8 @@ def load(cls: type[T], options: Mapping[str, object], *, inherited: Mapping[str,
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}", hint=did_you_mean(name, known))
     merged = {name: value for name, value in inherited.items() if name in known}
+    if cls is ProducerConfig and given.get("profile") is not None:
+        merged |= _profile(given["profile"])
     merged.update(given)
     return cls(**merged)
 
@@ -193,6 +195,10 @@ class ProducerConfig:
     """The same for keys."""
     metadata_max_age_ms: int = 300_000
     """What is known of partitions and owners is asked for again after so long."""
+    profile: Literal["latency", "throughput"] | None = None
+    """Stands for settings, each of which may still be given: `latency` for linger_ms=0 and
+    batch_size=16384, `throughput` for linger_ms=5, batch_size=65536 and compression_type=lz4
+    (F013)."""
 
     def __post_init__(self) -> None:
         _check_int("linger_ms", self.linger_ms, 0, 3_600_000)
@@ -266,6 +272,19 @@ class ProducerConfig:
         if self.enable_idempotence is None:
             return self.acks_number == -1
         return self.enable_idempotence
+
+
+PROFILES: dict[str, dict[str, object]] = {
+    "latency": {"linger_ms": 0, "batch_size": 16_384},
+    "throughput": {"linger_ms": 5, "batch_size": 65_536, "compression_type": "lz4"},
+}
+"""What `profile` of a producer stands for (F013)."""
+
+
+def _profile(name: object) -> dict[str, object]:
+    if not isinstance(name, str) or name not in PROFILES:
+        raise _fail("profile", name, "one of " + ", ".join(map(repr, PROFILES)))
+    return PROFILES[name]
 
 
 _RESETS = (*EDGE_WORDS, "none")

@@ -283,3 +283,16 @@ def test_the_repr_of_a_future_says_where_the_record_is() -> None:
     assert repr(future) == "<SendFuture t-3 pending>"
     completion.succeed(41)
     assert repr(future) == "<SendFuture t-3 acknowledged at offset 42>"
+
+
+def test_f013_a_profile_stands_for_settings_and_those_given_win() -> None:
+    latency = producer_config(CLIENT, {"profile": "latency"})
+    assert (latency.linger_ms, latency.batch_size) == (0, 16_384)
+    wide = producer_config(CLIENT, {"profile": "throughput"})
+    assert (wide.linger_ms, wide.batch_size, wide.compression_type) == (5, 65_536, "lz4")
+    mixed = producer_config(CLIENT, {"profile": "latency", "linger.ms": 3})
+    assert (mixed.linger_ms, mixed.batch_size) == (3, 16_384)
+    assert producer_config(CLIENT, {"profile": None}) == producer_config(CLIENT, {})
+    for wrong in ("fast", 1, ["latency"]):
+        with pytest.raises(ConfigError, match="profile"):
+            producer_config(CLIENT, {"profile": wrong})

@@ -67,6 +67,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Literal["murmur2", "default", "round_robin"] | PartitionChooser
     partitioner_adaptive: bool
     metadata_max_age_ms: int
+    profile: Literal["latency", "throughput"] | None
 
 
 class ConsumerOptions(TypedDict, total=False):
