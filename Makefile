@@ -114,6 +114,9 @@ bench-compaction: $(READY) ## 10 M records of 1 M keys compacted: records/s, mem
 bench-groups: $(READY) ## reading in a group beside reading without one, in turn, and commits; 1 when it costs more than 5 %
 	@PYTHONPATH=. $(PY) -m bench.groups $(ARGS)
 
+bench-codecs: $(READY) ## what each codec makes of a batch of JSON, and what recompressing it costs; 1 when LZ4 saves less than two thirds
+	@PYTHONPATH=. $(PY) -m bench.codecs
+
 client-load: $(READY) ## 2,000 clients on one broker: memory of each, time to settle, CPU at rest and at work; ARGS="--clients n"
 	@PYTHONPATH=. $(PY) -m tools.client_load $(ARGS)
 

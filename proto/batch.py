@@ -58,6 +58,11 @@ _TIMESTAMP = struct.Struct("<q")
 _BROKER_FIELDS = struct.Struct("<qiiq")
 BROKER_AT = 56
 """Where base offset and last offset delta lie in the header."""
+_TIMES = struct.Struct("<qq")
+_TIMES_AT = 32
+CODEC_AT = 2
+"""Where the codec stands, for who wants no more of a header."""
+_FLAGS_AT = 3
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
@@ -106,7 +111,10 @@ class BatchHeader(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A decoded batch as parallel columns, one entry per record."""
+    """A decoded batch as parallel columns, one entry per record.
+
+    Timestamps are those that count: the append time where the batch is marked so (X23).
+    """
 
     header: BatchHeader
     offsets: Sequence[int]
@@ -300,6 +308,24 @@ def stamp(
     return b"".join((view[:BROKER_AT], fields, view[HEADER_BYTES:]))
 
 
+def stamp_append_time(
+    batch: Buffer, *, base_offset: int, owner_epoch: int, append_time_ms: int
+) -> bytes:
+    """As `stamp`, and the time of each record is that of the append (X23).
+
+    Marked so in the flags; base and max timestamp become the append time, and the crc is computed
+    anew. What the producer said stays in the body, which is not opened.
+    """
+    changed = bytearray(batch)
+    changed[_FLAGS_AT] |= BatchFlags.APPEND_TIME
+    _TIMES.pack_into(changed, _TIMES_AT, append_time_ms, append_time_ms)
+    (count,) = _CRC.unpack_from(changed, 16)
+    _BROKER_FIELDS.pack_into(
+        changed, BROKER_AT, base_offset, count - 1, owner_epoch, append_time_ms
+    )
+    return bytes(_with_crc(changed))
+
+
 def body_of(batch: Buffer, header: BatchHeader) -> Buffer:
     """The uncompressed body, a view where it is stored so; raises CorruptBatch."""
     stored = memoryview(batch)[HEADER_BYTES:]
@@ -315,7 +341,9 @@ def decode_rows(batch: Buffer) -> Rows:
     body = body_of(batch, header)
     count = header.record_count
     reader = _BodyReader(body)
-    timestamps = reader.int64s(count)
+    timestamps: Sequence[int] = reader.int64s(count)
+    if header.flags & BatchFlags.APPEND_TIME:
+        timestamps = [header.append_time_ms] * count
     keys = reader.binaries(count)
     values = reader.binaries(count)
     headers: list[list[tuple[str, bytes | None]]] | None = None

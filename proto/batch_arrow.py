@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
 )
 
 _INT32 = struct.Struct("<i")
+_TIME = struct.Struct("<q")
 
 
 def decode_arrow(batch: Buffer) -> pa.RecordBatch:
@@ -116,7 +117,10 @@ class _Columns:
         """Take one uncompressed body apart."""
         count = header.record_count
         reader = _Body(body)
-        self._stamps.append(reader.raw(8 * count))
+        stamps = reader.raw(8 * count)
+        if header.flags & BatchFlags.APPEND_TIME:  # X23
+            stamps = _TIME.pack(header.append_time_ms) * count
+        self._stamps.append(stamps)
         self._keys.add(reader.binary(pa.binary(), count), count)
         values = reader.binary(pa.binary(), count)
         headers = reader.headers(count) if header.flags & BatchFlags.HEADERS else None

@@ -440,6 +440,7 @@ class BrokerServer:
         await self._readiness.board.end()
         if self._server is not None:
             await self._server.stop(grace=0.5)
+        await self._streams.close()
         await self._store_answers.close()
         self._topics.close()
         await self._quotas.close()

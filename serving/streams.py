@@ -30,6 +30,7 @@ from octavo.serving.partition.log import ACKS_NONE, Answer
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.validation import check_acks
 from octavo.serving.quotas.clients import ClientUse
+from octavo.serving.recompression import Recompressor
 from octavo.serving.registry import PartitionRegistry
 
 ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
@@ -59,6 +60,7 @@ class ProduceStream:
         *,
         client: ClientUse,
         clock: Clock,
+        recompressor: Recompressor,
         ack_seconds: Histogram,
     ) -> None:
         self._context = context
@@ -71,6 +73,7 @@ class ProduceStream:
         self._ack_seconds = ack_seconds
         self._oldest_s = math.inf
         """When the first of the batches arrived whose answers are in the outbox."""
+        self._recompressor = recompressor
         self._pending_max = config.connection_pending_batches
         self._pending = 0
         self._outbox: list[pb.ProduceAck] = []
@@ -168,6 +171,9 @@ class ProduceStream:
                     shell = await self._resolve(where, failed)
                 if shell.is_internal:
                     check_for_users(one.topic)
+                if shell.codec is not None:
+                    limit = shell.settings.max_batch_bytes
+                    batch = await self._recompressor.under(shell.codec, batch, limit)
                 shell.append(batch, one.acks, reply)
                 touched.add(shell)
             except OctavoError as error:

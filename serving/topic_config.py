@@ -17,6 +17,7 @@ from octavo.proto.batch import (
     MAX_RECORD_BYTES,
     RECORD_ENVELOPE_BYTES,
 )
+from octavo.proto.compression import CODECS
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.config import BrokerConfig
@@ -29,6 +30,8 @@ POLICIES = ("compact", "delete")
 COMPACTS, DELETES = POLICIES
 RETENTION_MODES = ("limits", "consumed")
 LIMITS, CONSUMED = RETENTION_MODES
+CREATE, APPEND = "create", "append"
+AS_SENT = "producer"
 
 
 class TopicSettings(NamedTuple):
@@ -42,7 +45,14 @@ class TopicSettings(NamedTuple):
     """Of one partition; -1: no record goes by the size of the log."""
     replication_factor: int
     min_insync_replicas: int
+    timestamp_type: str
+    """`create` or `append`: whose time a record has, its producer's or the owner's (X23)."""
+    timestamp_before_max_ms: int
+    """How far a producer's time may lie behind the broker's."""
     timestamp_after_max_ms: int
+    """The same ahead."""
+    compression_type: str
+    """`producer`: batches stay as they were sent; else a codec (F039)."""
     max_message_bytes: int
     """Largest key + value + headers of a record (F153)."""
     max_batch_bytes: int
@@ -64,6 +74,16 @@ class TopicSettings(NamedTuple):
     def goes_when_consumed(self) -> bool:
         """Whether records go once every registered group has committed past them."""
         return self.retention_mode == CONSUMED
+
+    @property
+    def append_time(self) -> bool:
+        """Whether records have the time of their append."""
+        return self.timestamp_type == APPEND
+
+    @property
+    def codec(self) -> int | None:
+        """What batches are stored with; None: with what they were sent with."""
+        return CODECS.get(self.compression_type)
 
     @property
     def compacts(self) -> bool:
@@ -120,6 +140,19 @@ def _mode(name: str, text: str, _: BrokerConfig) -> str:
     return text.strip()
 
 
+def _one_of(*choices: str) -> Callable[[str, str, BrokerConfig], str]:
+    def parse(name: str, text: str, _: BrokerConfig) -> str:
+        value = text.strip()
+        if value not in choices:
+            raise InvalidConfig(
+                f"{name} must be one of {', '.join(choices)}, not {text[:100]!r}",
+                hint=did_you_mean(value[:100], choices),
+            )
+        return value
+
+    return parse
+
+
 def _policy(name: str, text: str, _: BrokerConfig) -> str:
     """As it is kept and shown: in one order, without spaces."""
     given = {one.strip() for one in text.split(",")}
@@ -144,6 +177,9 @@ _SETTINGS: dict[str, _Setting] = {
     "retention.mode": _Setting("retention_mode", _mode),
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
+    "compression.type": _Setting("compression_type", _one_of(AS_SENT, *CODECS)),
+    "message.timestamp.type": _Setting("timestamp_type", _one_of(CREATE, APPEND)),
+    "message.timestamp.before.max.ms": _Setting("timestamp_before_max_ms", _between(0, _INT64_MAX)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
     "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
 }
@@ -169,7 +205,10 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         retention_bytes=broker.retention_bytes,
         replication_factor=broker.write_quorum,
         min_insync_replicas=broker.ack_quorum,
+        timestamp_type=CREATE,
+        timestamp_before_max_ms=_INT64_MAX,
         timestamp_after_max_ms=broker.timestamp_after_max_ms,
+        compression_type=AS_SENT,
         max_message_bytes=DEFAULT_RECORD_BYTES,
         max_batch_bytes=MAX_BATCH_BYTES,
         cleanup_policy=DELETES,

@@ -85,7 +85,9 @@ class Intake:
             raise self._is_decommissioned()
         if self._log.pending or self.no_ledger:
             self._check_room(len(batch), now_s)
-        append = self._log.admit(batch, header, now_ms, now_s)
+        append = self._log.admit(
+            batch, header, now_ms, now_s, append_time=self._settings.append_time
+        )
         if is_idempotent:
             append.producer_was_unknown = self._producers.begin(
                 append.header, append.header.base_offset, append.header.append_time_ms, append

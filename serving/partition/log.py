@@ -111,23 +111,39 @@ class PartitionLog:
             self.pending < batches_max and self.pending_bytes + size <= bytes_max
         )
 
-    def admit(self, batch: Buffer, header: BatchHeader, now_ms: int, now_s: float) -> Append:
+    def admit(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        now_ms: int,
+        now_s: float,
+        *,
+        append_time: bool = False,
+    ) -> Append:
         """Give the batch its offset and the owner's stamp, and queue it.
+
+        `append_time`: the owner's time is that of its records, too (X23).
 
         Append times never go back inside a partition, whatever the wall clock does (G5).
         """
         append_ms = max(now_ms, self.last_append_ms)
         self.last_append_ms = append_ms
         base = self.end_offset
-        payload = batches.stamp(
-            batch, base_offset=base, owner_epoch=self.owner_epoch, append_time_ms=append_ms
-        )
-        stamped = header._replace(
-            base_offset=base,
-            last_offset_delta=header.record_count - 1,
-            owner_epoch=self.owner_epoch,
-            append_time_ms=append_ms,
-        )
+        if append_time:
+            payload = batches.stamp_append_time(
+                batch, base_offset=base, owner_epoch=self.owner_epoch, append_time_ms=append_ms
+            )
+            stamped = batches.decode_header(payload)
+        else:
+            payload = batches.stamp(
+                batch, base_offset=base, owner_epoch=self.owner_epoch, append_time_ms=append_ms
+            )
+            stamped = header._replace(
+                base_offset=base,
+                last_offset_delta=header.record_count - 1,
+                owner_epoch=self.owner_epoch,
+                append_time_ms=append_ms,
+            )
         append = Append(payload, stamped, now_s)
         self.end_offset = stamped.next_offset
         self.pending_bytes += len(payload)

@@ -52,6 +52,8 @@ class PartitionShell:
         self.is_internal = is_internal(name.topic)
         """Users do not append to it."""
         self.settings = settings
+        self.codec = settings.codec
+        """What batches are to be stored with; None: with what they were sent with (F039)."""
         self._deps = deps
         self._clock = deps.clock
         self._chain = SegmentChain(
@@ -163,7 +165,7 @@ class PartitionShell:
         """
         if settings == self.settings or self.state is PartitionStateName.CLOSED:
             return
-        self.settings = settings
+        self.settings, self.codec = settings, settings.codec
         config = self._deps.config
         quorum = quorum_of(settings, config)
         limits = limits_of(settings, config, spread=self._spread)

@@ -1,10 +1,12 @@
 """What a broker checks of a produced batch before it takes an offset. Pure.
 
 The body is checked by its crc only: it is never decompressed on this path (F066), but for the keys
-of a compacted topic (K1).
+of a compacted topic (K1), and the times of one that sets `message.timestamp.before.max.ms` (X23).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import (
@@ -14,6 +16,7 @@ from octavo.proto.batch import (
     BatchHeader,
 )
 from octavo.proto.compacted import first_without_key
+from octavo.proto.opened_batches import create_times
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRecord,
@@ -53,16 +56,39 @@ def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) 
         raise InvalidTimestamp(
             f"timestamps {header.base_timestamp_ms}..{header.max_timestamp_ms} are impossible"
         )
-    ahead_ms = header.max_timestamp_ms - now_ms
-    if ahead_ms > settings.timestamp_after_max_ms:  # R1
-        raise InvalidTimestamp(
-            f"timestamp lies {ahead_ms} ms ahead, allowed are {settings.timestamp_after_max_ms}",
-            hint="check the producer's clock or message.timestamp.after.max.ms",
-        )
+    if not settings.append_time:
+        _check_times(batch, header, settings, now_ms)
     _check_identity(header, acks)
     if settings.compacts:
         _check_keys(batch, header)
     return header
+
+
+def _check_times(batch: Buffer, header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
+    """X23, R1. The header has the latest time; for the earliest the body is opened, only where
+    the topic limits it."""
+    if header.max_timestamp_ms - now_ms > settings.timestamp_after_max_ms:
+        times = create_times(batch, header)
+        raise _skewed(times, max(times), now_ms, settings.timestamp_after_max_ms, "after")
+    if settings.timestamp_before_max_ms < now_ms:
+        times = create_times(batch, header)
+        earliest_ms = min(times)
+        if now_ms - earliest_ms > settings.timestamp_before_max_ms:
+            raise _skewed(times, earliest_ms, now_ms, settings.timestamp_before_max_ms, "before")
+
+
+def _skewed(
+    times: Sequence[int], time_ms: int, now_ms: int, limit_ms: int, side: str
+) -> InvalidTimestamp:
+    record = list(times).index(time_ms)
+    skew = f"{abs(time_ms - now_ms)} ms {'ahead' if time_ms > now_ms else 'behind'}"
+    return InvalidTimestamp(
+        f"timestamp {time_ms} of record {record} of {len(times)} of the batch lies {skew} of the "
+        f"broker's clock, allowed are {limit_ms}",
+        hint=f"check the producer's clock or message.timestamp.{side}.max.ms",
+        record=record,
+        timestamp_ms=time_ms,
+    )
 
 
 def _too_large(what: str, takes_bytes: int, limit: int) -> MessageTooLarge:

@@ -16,6 +16,7 @@ from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.quotas.clients import ClientQuotas, ClientUse
 from octavo.serving.quotas.identity import client_id_of
+from octavo.serving.recompression import Recompressor
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.rpc import Context, Handlers
 from octavo.serving.streams import FetchStream, ProduceStream
@@ -36,6 +37,7 @@ class StreamService:
         self._config = config
         self._clock = clock
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
+        self._recompressor = Recompressor()
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
         self.producing = 0
         """Open produce streams."""
@@ -43,6 +45,10 @@ class StreamService:
         """Open fetch streams."""
         self.ack_seconds = Histogram(REQUEST_SECONDS)
         """Of each message with answers, what its longest waiting batch waited."""
+
+    async def close(self) -> None:
+        """End what works for the streams, once they have ended."""
+        await self._recompressor.close()
 
     def handlers(self) -> Handlers:
         """See `Service`."""
@@ -64,6 +70,7 @@ class StreamService:
                     self._config,
                     client=client,
                     clock=self._clock,
+                    recompressor=self._recompressor,
                     ack_seconds=self.ack_seconds,
                 ).run()
         finally:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from octavo import Client
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, InvalidConfig
 from octavo.proto.compression import CODECS
 from octavo.spark.export import export_topic
 from octavo.spark.live_reading import plan_cluster, read_split
@@ -48,6 +48,28 @@ def test_f039_a_topic_takes_and_gives_batches_of_each_codec(
         client.admin.roll("codecs", 0)
     assert export_topic(servers, "codecs", tmp_path).rows == len(wanted)
     assert rows({"path": str(tmp_path), "subscribe": "codecs"}) == wanted
+
+
+def test_f039_x23_a_topic_recompresses_and_gives_the_owners_time(
+    shared_cluster: LocalCluster,
+) -> None:
+    with Client(shared_cluster.bootstrap_servers) as client:
+        config = {"compression.type": "zstd", "message.timestamp.type": "append"}
+        client.admin.create_topic("choices", partitions=1, config=config)
+        with client.producer(compression_type="none", batch_size=8192) as producer:
+            producer.send_many("choices", LINES, timestamps_ms=range(len(LINES)))
+        (segment,) = client.admin.describe_log("choices", 0).segments
+        assert 0 < 3 * segment.size_bytes < sum(map(len, LINES))  # zstd, of which no producer knew
+        with client.reader("choices", start="earliest") as reader:
+            records = list(reader.read_to_end())
+        assert [record.value for record in records] == LINES
+        times = [record.timestamp_ms for record in records]
+        assert times == sorted(times)
+        assert times[0] > len(LINES)  # not the producer's
+        assert segment.max_timestamp_ms == times[-1]
+        assert client.admin.list_offsets("choices", times[0]) == {0: 0}
+        with pytest.raises(InvalidConfig, match=r"compression\.type must be one of producer"):
+            client.admin.alter_topic("choices", {"compression.type": "zip"})
 
 
 def rows(options: dict[str, str]) -> list[object]:

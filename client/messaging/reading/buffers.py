@@ -289,8 +289,6 @@ class Buffers:
             while stop > start and offsets[stop - 1] >= end:
                 stop -= 1
         stamps = rows.timestamps_ms[start:stop]
-        if rows.header.flags & BatchFlags.APPEND_TIME:
-            stamps = [rows.header.append_time_ms] * (stop - start)
         headers: Sequence[Headers] | None = None
         if rows.headers is not None:
             headers = rows.headers[start:stop]
