@@ -197,7 +197,7 @@ class FakeBroker(FakeQuotas, BrokerServicer):
                 if ack is not None and item.acks != 0:
                     acks.append(ack)
             if acks:
-                yield pb.ProduceReply(acks=acks)
+                yield pb.ProduceReply(acks=acks, throttle_ms=self.faults.throttled_ms())
 
     def _produce(self, item: pb.ProduceBatch) -> pb.ProduceAck | None:
         faults = self.faults
@@ -272,7 +272,11 @@ class FakeBroker(FakeQuotas, BrokerServicer):
             damaged = bytearray(part.batches[0])
             damaged[-1] ^= 0x55
             part.batches[0] = bytes(damaged)
-        return pb.FetchReply(correlation=request.correlation, partitions=parts)
+        return pb.FetchReply(
+            correlation=request.correlation,
+            partitions=parts,
+            throttle_ms=self.faults.throttled_ms(),
+        )
 
     def _fetch(self, part: pb.FetchPartition) -> pb.FetchedPartition:
         out = pb.FetchedPartition(topic=part.topic, partition=part.partition)

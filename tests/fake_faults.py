@@ -26,6 +26,8 @@ class Faults:
     """Refuse to give a producer id, retriably."""
     corrupt_fetches: int = 0
     """Flip a byte in the first batch of the next fetches that return data."""
+    throttle_ms: int = 0
+    """The next reply on a stream asks for a pause of so long (X24)."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     """Produce requests wait while it is clear."""
     release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,3 +41,8 @@ class Faults:
         gates = (self.release_metadata, self.release_lookups, self.release_changes)
         for event in (self.hold, *gates):
             event.set()
+
+    def throttled_ms(self) -> int:
+        """The pause of this reply."""
+        told, self.throttle_ms = self.throttle_ms, 0
+        return told

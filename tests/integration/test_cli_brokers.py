@@ -55,7 +55,10 @@ def test_brokers_are_listed_with_their_state(found: GroupCluster, octavo: Octavo
     assert {row["address"] for row in rows} == set(found.bootstrap.split(","))
     columns = ["BROKER", "STATE", "BUNDLES", "LOAD PERCENT", "BYTES IN PER S", "BYTES OUT PER S"]
     heading = octavo("list").out.splitlines()[0]
-    assert heading.split() == " ".join([*columns, "RECORDS IN PER S", "ADDRESS"]).split()
+    assert (
+        heading.split()
+        == " ".join([*columns, "RECORDS IN PER S", "HOTTEST", "HOTTEST PERCENT", "ADDRESS"]).split()
+    )
     assert {row["load_percent"] for row in rows} == {None}  # not known yet is not idle
 
 

@@ -230,6 +230,11 @@ class Run:
             self.thread.call(broker.faults.hold.clear)
             self.later(seconds, broker.faults.hold.set)
 
+    def throttle_for(self, seconds: float) -> None:
+        """The brokers' next answers ask for a pause of so long (X24)."""
+        for broker in self.fake.brokers:
+            broker.faults.throttle_ms = round(seconds * 1000)
+
     def later(self, seconds: float, function: Callable[[], object]) -> None:
         """Call `function` on the brokers' loop."""
         self.thread.call(lambda: asyncio.get_running_loop().call_later(seconds, function))
@@ -317,8 +322,11 @@ async def no_replies(run: Run, client: AsyncClient, producer: AsyncProducer[Plai
 
 
 async def slow(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) -> None:
-    """A broker that is idle, then takes its time: it is asked on the side whether it lives."""
+    """A broker that asks for a pause, is idle, then takes its time: it is asked on the side whether
+    it lives."""
+    run.throttle_for(0.1)
     await run.send(producer, b"first")
+    await run.send(producer, b"second")
     await asyncio.sleep(0.15)
     run.hold_for(0.25)
     await run.send(producer, b"slow")

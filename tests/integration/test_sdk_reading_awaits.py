@@ -130,6 +130,7 @@ async def stormy(caller: Caller, client: AsyncClient, made: list[AsyncConsumer])
     await caller.reads(lambda: consumer.poll(2, timeout=0.3), 4)
     for broker in fake.brokers:
         broker.faults.corrupt_fetches = 1
+        broker.faults.throttle_ms = 100
     await caller.returns(consumer)
     await caller.reads(lambda: consumer.poll(2, timeout=0.3), 4)
     await caller.attempt(lambda: consumer.seek(zero, caller.end + 5))
@@ -309,7 +310,7 @@ class Run:
     async def run(self) -> Run:
         """The whole life of a client, judged."""
         for broker in self.world.fake.brokers:
-            broker.faults.corrupt_fetches = 0
+            broker.faults.corrupt_fetches = broker.faults.throttle_ms = 0
         for proxy in self.world.proxies:
             proxy.restore()
         caller = Caller(self.world, self.watch)
