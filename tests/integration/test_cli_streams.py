@@ -40,6 +40,7 @@ PRINTS = {
     "brokers": "brokers --help",
     "quotas": "quotas --help",
     "logs": "logs up --data DATA",
+    "top": "top --once",
     "cluster": "cluster --help",
     "metadata": "metadata --help",
 }

@@ -27,6 +27,7 @@ from octavo.cli import (
     produce,
     quotas,
     servers,
+    top,
     topics,
     verify,
 )
@@ -55,6 +56,7 @@ def root(
 for command in (
     cluster.up,
     processes.status,
+    top.top,
     logs.logs,
     processes.restart,
     processes.down,
