@@ -135,7 +135,7 @@ def test_records_without_compaction_are_stored_as_before() -> None:
     assert cleaned.to_bytes()[:2] == b"\x08\x02"
     assert PartitionState.from_bytes(cleaned.to_bytes()) == cleaned
     with pytest.raises(UnsupportedVersion):
-        PartitionState.from_bytes(b"\x08\x03" + cleaned.to_bytes()[2:])
+        PartitionState.from_bytes(b"\x08\x04" + cleaned.to_bytes()[2:])
     assert lists.cleaned(cleaned, 10, ()) is cleaned
     with pytest.raises(InvariantViolation, match="moved back"):
         cleaned.check_successor(replace(cleaned, cleaned_to=10))

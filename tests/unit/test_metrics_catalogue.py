@@ -16,7 +16,7 @@ from octavo.runtime.errors import InvariantViolation
 from octavo.runtime.histogram import SYNC_SECONDS, Histogram
 from tests.metrics_client import Page, parsed
 
-LABELS = {
+LABELS = {"quota",
     "code", "direction", "generation", "implementation", "kind", "major", "method", "minor", "op",
     "outcome", "partition", "patchlevel", "server", "state", "status", "topic", "version",
 }  # fmt: skip

@@ -18,7 +18,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
     │   ├── MessageTooLarge, InvalidRecord, CorruptBatch, InvalidTimestamp, OffsetOutOfRange
     │   ├── NoOffsetForPartition, LogTruncated, UnsupportedVersion, WrongCluster
-    │   ├── DeserializationFailed
+    │   ├── DeserializationFailed, PartitionDecommissioned
     ├── MetadataRefused                        the store answered "no" to a conditional write
     │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
     └── Fatal                                  the handle or client cannot go on
