@@ -240,7 +240,7 @@ async def test_b23_rolled_back_directory_refuses(rig: BookieRig) -> None:
     await filled(rig, 2)
     await rig.stop()
     old = rig.data_dir.with_name("old")
-    shutil.copytree(rig.data_dir, old)
+    shutil.copytree(rig.data_dir, old, ignore=shutil.ignore_patterns("*.tmp"))
     await rig.start()
     await rig.stop()
     rig.data_dir = old
@@ -278,7 +278,7 @@ async def test_two_servers_on_one_directory(rig: BookieRig) -> None:
 async def test_b28_two_processes_with_one_id(rig: BookieRig, tmp_path: pathlib.Path) -> None:
     """A copy of the directory on another machine, same id: the registration tells them apart."""
     copy = tmp_path / "copy"
-    shutil.copytree(rig.data_dir, copy)
+    shutil.copytree(rig.data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
     second = BookieRig(copy, registration_wait_s=0.0)
     second.cluster = rig.cluster
     with pytest.raises(IllegalStateError, match="held by another process"):
@@ -433,7 +433,7 @@ async def test_b28_a_copy_that_lost_its_registration_publishes_nothing(
     await filled(rig, 3)
     before = await until_published(rig)
     copy = tmp_path / "copy"
-    shutil.copytree(rig.data_dir, copy)
+    shutil.copytree(rig.data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
     second = BookieRig(copy, registration_wait_s=0.0)
     second.cluster = rig.cluster
     with pytest.raises(IllegalStateError, match="held by another process"):

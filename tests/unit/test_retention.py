@@ -247,8 +247,11 @@ async def test_r1_r3_an_idle_partition_empties_and_knows_its_producers(rig: Rig)
     broker = rig.broker(retention_check_interval_ms=100)
     shell = await filled(broker, 3, retention_ms="150")
     await ticked(shell, lambda: shell.log_start == 3)
-    await ticked(shell, lambda: len(shell.described()) == 1)
-    assert [(one.base_offset, one.end_offset) for one in shell.described()] == [(3, None)]
+    # On the way there the last one that goes may stand alone, until the next one is durable.
+    await ticked(
+        shell,
+        lambda: [(one.base_offset, one.end_offset) for one in shell.described()] == [(3, None)],
+    )
     await ticked(shell, lambda: len(rig.bookies.deleted) == 3)
     made = broker.backend.created
     for _ in range(20):  # and rests then
