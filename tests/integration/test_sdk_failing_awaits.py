@@ -345,13 +345,13 @@ async def away(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) ->
 
 
 def nobody_at_first(run: Run, fake: FakeCluster, proxies: list[TcpProxy]) -> None:
-    """No broker at first, then a silent one, no topic, owners that move and are not known."""
+    """No broker at first, then silent ones, no topic, owners that move and are not known."""
     for proxy in proxies:
         proxy.cut(refuse=True)
     loop = asyncio.get_running_loop()
-    silent = fake.brokers[0].faults
-    silent.release_metadata.clear()
-    loop.call_later(0.4, silent.release_metadata.set)
+    for broker in fake.brokers:
+        broker.faults.release_metadata.clear()
+        loop.call_later(0.4, broker.faults.release_metadata.set)
     fake.lookups_load = True
 
     def create() -> None:
