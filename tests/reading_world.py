@@ -168,7 +168,8 @@ class Caller:
     async def stands(self, reader: AsyncConsumer) -> None:
         """F8: the position is the next record that was not delivered."""
         for where in self.places:
-            assert await self.attempt(partial(reader.position, where)) == self.next[where]
+            position = await self.attempt(partial(reader.position, where))
+            assert position == self.next[where]
 
     async def returns(self, reader: AsyncConsumer) -> None:
         for where in self.places:

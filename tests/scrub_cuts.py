@@ -72,16 +72,17 @@ class ScrubStory(ReclaimStory):
         await rig.start()
         self.ledger = await rig.ledger()
         for entry_id in range(ENTRIES):
-            assert await rig.add(bytes_of(self.ledger, entry_id)) == [Status.OK]
+            stored = await rig.add(bytes_of(self.ledger, entry_id))
+            if stored != [Status.OK]:
+                raise BrokenPromise(f"entry {entry_id} is not stored: {stored}")
         await until(lambda: len(self.index.entries_of(self.ledger, 0, 99)) == ENTRIES)
         await until(lambda: self.scrubber.core.passes > 0)
         # Damage above the flushed mark is another story: a start that replays it is refused.
         await rig.server._open.index_writer.do(Flush(0))  # pyright: ignore[reportPrivateUsage]
         place = self.index.locate(self.ledger, DAMAGED)
         mark = self.index.mark(0)
-        assert place is not None
-        assert mark is not None
-        assert place.segment + 2 < mark.segment
+        if place is None or mark is None or place.segment + 2 >= mark.segment:
+            raise BrokenPromise(f"the damage would lie at {place}, above the mark {mark}")
         self._place = place
         self._flip(place.segment, place.offset + 60)
         self._flip(place.segment + 1, 40)

@@ -131,6 +131,14 @@ def test_rule_lets_good_code_pass(rule: Rule, text: str) -> None:
     assert not list(rule(tidy_rules.parse("bookie/sample.py", text)))
 
 
+def test_what_helps_tests_does_nothing_inside_of_an_assertion() -> None:
+    """Six sweeps of a scrub stored nothing under PYTHONOPTIMIZE, and waited for it."""
+    rule, text = tidy_rules.no_assert_of_behaviour, "async def f():\n    assert await g() == 1\n"
+    assert list(rule(tidy_rules.parse("tests/some_world.py", text)))
+    assert not list(rule(tidy_rules.parse("tests/unit/test_some.py", text)))
+    assert not list(rule(tidy_rules.parse("tests/some_world.py", "assert x == 1\n")))
+
+
 def test_who_may_start_threads_does() -> None:
     """The list of exceptions may only become shorter."""
     for path in tidy_rules.THREADS_ALLOWED:

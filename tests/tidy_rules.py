@@ -245,10 +245,18 @@ def no_swallowed_error(source: Source) -> Iterator[Complaint]:
 
 
 def no_assert_of_behaviour(source: Source) -> Iterator[Complaint]:
-    """Under PYTHONOPTIMIZE an assertion is not there: it may tell a type, never guard or do."""
+    """Under PYTHONOPTIMIZE an assertion is not there: it may tell a type, never guard or do.
+
+    In test modules pytest keeps assertions; what helps tests may judge by them and do nothing.
+    """
+    is_test = source.path.rpartition("/")[2].startswith("test_")
     for node in ast.walk(source.tree):
-        if source.is_library and isinstance(node, ast.Assert) and not _tells_a_type(node.test):
+        if not isinstance(node, ast.Assert) or is_test:
+            continue
+        if source.is_library and not _tells_a_type(node.test):
             yield node.lineno, "assert that guards or does something: use invariant() or raise"
+        elif any(isinstance(part, ast.Await) for part in ast.walk(node.test)):
+            yield node.lineno, "assert that awaits: under -O nothing is done; await it before"
 
 
 def _tells_a_type(test: ast.expr) -> bool:

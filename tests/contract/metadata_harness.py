@@ -106,7 +106,8 @@ class MemoryHarness:
         try:
             return await call()
         finally:
-            assert await executed()
+            if not await executed():
+                raise AssertionError("the store did not carry it out")
 
     async def damage(self, key: str, stored: bytes) -> None:
         self._cluster.corrupt(key, stored)
