@@ -82,9 +82,11 @@ async def test_a_request_is_asked_elsewhere_once_its_broker_fell_silent(
         assert await client.admin.list_topics()
         frozen = fake.brokers[0]
         frozen.faults.release_metadata.clear()
+        asked = frozen.metadata_requests
         async with asyncio.timeout(BEFORE_THE_PING_S):
             described = await client.admin.describe_topic("one")
         assert described.name == "one"
+        assert frozen.metadata_requests > asked, "it was asked first, and looked at"
         frozen.faults.release_metadata.set()
 
 

@@ -6,7 +6,7 @@ Keyless choices have state and are made under the accumulator's lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 
 from octavo.client.messaging.cluster.topic_lives import TopicView
@@ -36,7 +36,8 @@ class TopicState:
     """One topic as the producer uses it: its slots and its keyless choice."""
 
     __slots__ = (
-        "counter", "ended", "life", "live", "name", "row_bytes_max", "slots", "sticky", "writable",
+        "counter", "decommissioned", "ended", "life", "live", "name", "row_bytes_max", "slots",
+        "sticky", "writable",
     )  # fmt: skip
 
     def __init__(self, name: str, sticky: StickyChoice, life: int = 0) -> None:
@@ -49,6 +50,8 @@ class TopicState:
         """Of all partitions, by number."""
         self.writable: list[Slot] = self.slots
         """Of those that take records: the same list, unless some are decommissioned (P2, F027)."""
+        self.decommissioned: Collection[int] = ()
+        """Numbers of those that take none."""
         self.sticky = sticky
         self.counter = 0
         self.live: list[int] = []
@@ -81,6 +84,7 @@ class TopicState:
             self.live = owned
             return
         numbers = view.writable
+        self.decommissioned = view.decommissioned
         self.writable = [self.slots[number] for number in numbers]
         self.live = [number for number in owned if number not in view.decommissioned] or numbers
         if self.sticky.current in view.decommissioned:
@@ -92,7 +96,7 @@ class TopicState:
         InvalidPartition; PartitionDecommissioned: nothing was sent.
         """
         check_partition(self.name, partition, len(self.slots))
-        if self.writable is not self.slots and self.slots[partition] not in self.writable:
+        if partition in self.decommissioned:
             raise PartitionDecommissioned(
                 f"partition {partition} of topic {self.name!r} is decommissioned and takes no new "
                 "records",
