@@ -38,9 +38,13 @@ class Fleet:
         await self.drains.close()
         await self.brokers.close()
 
-    def eligible(self) -> list[str]:
-        """Ids of brokers that may be given bundles, in order: not drained, not about to stop."""
-        live = [broker.broker_id for broker in self.brokers.live()]
+    def eligible(self, *, without: str = "") -> list[str]:
+        """Ids of brokers that may be given bundles, in order: not drained, not about to stop.
+
+        `without` is one that takes nothing, whatever is known of it.
+        """
+        ids = (broker.broker_id for broker in self.brokers.live())
+        live = [broker_id for broker_id in ids if broker_id != without]
         leaving = self.drains.leaving()
         return eligible(eligible(live, leaving), self.drains.drained() | leaving)
 
@@ -52,10 +56,11 @@ class Fleet:
         """The broker that should have the bundle; None when no broker lives."""
         return self.wanted_owners().get(bundle)
 
-    def wanted_owners(self) -> dict[int, BrokerInfo]:
-        """The same for all bundles."""
+    def wanted_owners(self, *, without: str = "") -> dict[int, BrokerInfo]:
+        """The same for all bundles; empty when no broker lives but `without`."""
         live = {broker.broker_id: broker for broker in self.brokers.live()}
-        owners = preferred_owners(self.bundles, self.eligible(), self.placements.brokers())
+        eligible = self.eligible(without=without)
+        owners = preferred_owners(self.bundles, eligible, self.placements.brokers())
         return {bundle: live[owner] for bundle, owner in enumerate(owners)}
 
     def excess(self, held: Collection[int], me: str) -> list[int]:

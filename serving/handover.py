@@ -45,6 +45,8 @@ class Giving(NamedTuple):
     """Those of a bundle that are served here."""
     unload: Callable[[int], Awaitable[None]]
     """Close them in good order."""
+    holds: Callable[[int], bool]
+    """Whether the bundle is served here."""
     let_go: Callable[[int], None]
     """Take no more requests for the bundle."""
     mine: Callable[[], BundleOwner]
@@ -72,8 +74,8 @@ class HandOvers:
         `leaving` and cannot wait for a better one. Never raises for a peer or the store.
         """
         async with self._gate:
-            if bundle in self.moving:
-                return
+            if bundle in self.moving or not self._giving.holds(bundle):
+                return  # given away, or lost, while this waited
             self.moving[bundle] = asyncio.get_running_loop().create_future()
             try:
                 await self._give(bundle, to, leaving=leaving)

@@ -87,7 +87,13 @@ class Ownership:
         """Held when the session ended, and not acquired again yet (O-5); written here only."""
         self.hints = OwnerHints(registry, clock, self._take_orphans)
         """Who has each bundle, as last seen."""
-        giving = Giving(events.partitions, events.unload, self._held.discard, lambda: self._mine)
+        giving = Giving(
+            events.partitions,
+            events.unload,
+            lambda bundle: bundle in self._held,
+            self._held.discard,
+            lambda: self._mine,
+        )
         self._leaving = HandOvers(registry, self.hints, clock, giving)
         self._acquiring: dict[int, asyncio.Task[bool | OctavoError]] = {}
         self._session_changed = asyncio.Event()
@@ -112,11 +118,25 @@ class Ownership:
         self._tasks.spawn(self._follow(self._fleet.placements.wait_changed), name="placements")
 
     async def leave(self) -> None:
-        """Take nothing any more, and give every bundle to the broker it is for."""
+        """Take nothing any more, and give every bundle to the broker it is for.
+
+        Also what is on its way here or away at this moment: nobody is left to look for it. Whether
+        others know that this broker leaves does not matter.
+        """
         self._takes = False
-        others = {b: to for b, to in self._fleet.wanted_owners().items() if to != self._me}
-        held = [bundle for bundle in sorted(self._held) if bundle in others]
-        await asyncio.gather(*(self._leaving.give(b, others[b], leaving=True) for b in held))
+        given: set[int] = set()
+        while True:
+            if self._acquiring:  # never cancelled from here, and never raises
+                await asyncio.wait(set(self._acquiring.values()))
+            others = self._fleet.wanted_owners(without=self._me.broker_id)
+            held = sorted((self._held - given) & others.keys())
+            if not held and not self._leaving.moving:
+                return
+            given.update(held)
+            moving = set(self._leaving.moving.values())
+            await asyncio.gather(*(self._leaving.give(b, others[b], leaving=True) for b in held))
+            if moving:
+                await asyncio.wait(moving)
 
     async def close(self) -> None:
         """Release what is left; its partitions were unloaded before."""
@@ -125,7 +145,8 @@ class Ownership:
             unsubscribe()
         await self.hints.close()
         await self._tasks.close()
-        held, self._held = sorted(self._held | self._leaving.moving.keys()), set()
+        held = sorted(self._held | self._leaving.moving.keys())
+        self._held.clear()
         results = await asyncio.gather(
             *(self._registry.release(bundle, self._mine) for bundle in held),
             return_exceptions=True,
@@ -167,6 +188,11 @@ class Ownership:
     async def confirm(self) -> bool:
         """Ask the metadata store; True when this broker was not replaced before the call."""
         return not self._stopping and await self._standing.confirm()
+
+    @property
+    def takes(self) -> bool:
+        """Whether bundles can still be taken: False once this broker leaves."""
+        return self._takes
 
     @property
     def held(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.proto import peers_pb2 as pb
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import InvalidRequest
+from octavo.runtime.errors import InvalidRequest, NotLeader
 from octavo.serving.liveness.standing import Standing
 from octavo.serving.load_ahead import LoadAhead
 from octavo.serving.ownership import Ownership
@@ -49,6 +49,8 @@ class PeerService:
             raise InvalidRequest(f"more than {PARTITIONS_MAX} partitions are handed over at once")
         partitions = [(one.topic, one.partition) for one in request.partitions]
         if request.prepare:
+            if not self._ownership.takes:
+                raise NotLeader(f"bundle {request.bundle} cannot come: this broker stops")
             await self._ahead.read_up(partitions)
             return pb.TakeReply()
         if not await self._ownership.acquire(request.bundle):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from octavo.proto import broker_pb2 as pb
@@ -126,6 +128,55 @@ async def test_a_broker_that_stops_hands_everything_over_before_it_goes(
     kept = {partition for server in others for partition in served(server)}
     assert set(theirs) <= kept
     assert held <= {bundle for server in others for bundle in server.ownership.held}
+
+
+async def test_what_is_on_its_way_to_a_broker_that_leaves_goes_on_to_another_one(
+    cluster: Loopback,
+) -> None:
+    # Also when others could not be told that it leaves.
+    await brokers(cluster, 2)
+    leaving, stays = cluster.servers
+    free = set(range(leaving.config.bundles)) - leaving.ownership.held - stays.ownership.held
+    comes = min(free)
+    taking = asyncio.ensure_future(leaving.ownership.acquire(comes))
+    held = leaving.ownership.held
+    await asyncio.sleep(0)  # the attempt has begun
+    await leaving.ownership.leave()
+    assert await taking
+    assert not leaving.ownership.held
+    assert held | {comes} <= stays.ownership.held
+
+
+async def test_a_bundle_that_is_given_twice_goes_once_and_leaving_waits_for_it(
+    cluster: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    await brokers(cluster, 2)
+    first, second = cluster.servers
+    me = second.ownership._standing.me  # pyright: ignore[reportPrivateUsage]
+    bundles = sorted(first.ownership.held)
+    with caplog.at_level(logging.INFO, "octavo.serving.handover"):
+        moving = [
+            asyncio.ensure_future(first.ownership._leaving.give(bundle, me))  # pyright: ignore[reportPrivateUsage]
+            for bundle in bundles
+        ]
+        await until(lambda: bool(first.ownership._leaving.moving))  # pyright: ignore[reportPrivateUsage]
+        await first.ownership.leave()
+        assert all(one.done() for one in moving)
+    gone = [said for said in caplog.messages if "bundle-handed-over" in said]
+    assert len(gone) == len(bundles), gone
+    assert set(bundles) <= second.ownership.held
+
+
+async def test_a_broker_that_leaves_is_given_nothing_by_one_that_can_wait(
+    cluster: Loopback,
+) -> None:
+    await brokers(cluster, 2)
+    first, second = cluster.servers
+    await second.ownership.leave()
+    bundle = min(first.ownership.held)
+    me = second.ownership._standing.me  # pyright: ignore[reportPrivateUsage]
+    await first.ownership._leaving.give(bundle, me)  # pyright: ignore[reportPrivateUsage]
+    assert bundle in first.ownership.held
 
 
 async def test_the_last_broker_stops_without_a_successor(cluster: Loopback) -> None:

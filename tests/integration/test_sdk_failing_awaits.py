@@ -455,9 +455,10 @@ class Sweep:
 
     async def strike(self, found: Collection[Run], fault: str) -> None:
         """Strike each step; one that a run did not come to, for answers came in another order, is
-        tried again, in another scene if there is one."""
-        planned = self.plan(found, fault)
+        tried again, in another scene if there is one. Sites that no run came to are looked for."""
+        found = list(found)
         for attempt in range(ATTEMPTS_MAX):
+            planned = self.plan(found, fault)
             await self.runs(
                 [
                     (scenes[attempt % len(scenes)], step, fault)
@@ -467,6 +468,7 @@ class Sweep:
             )
             if not self.missed(fault):
                 return
+            found += await self.runs([(scene, None, "none") for scene in SCENES])
 
     def missed(self, fault: str) -> list[str]:
         """Awaits of the sending half that the fault did not strike."""
