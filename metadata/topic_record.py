@@ -115,7 +115,7 @@ class Topic:
             or len(record.topic_id) != 16
             or not _NAME.fullmatch(record.name)
             or not 1 <= record.partitions <= PARTITIONS_MAX
-            or not _is_possible(record)
+            or (record.decommissioned and not _is_possible(record))
         ):
             raise MetadataCorrupt("topic record breaks its rules")
         return cls(
@@ -126,11 +126,14 @@ class Topic:
             created_ms=record.created_ms,
             deleting=record.deleting,
             creation_token=record.creation_token,
-            decommissioned=tuple(
-                Decommissioned(one.partition, one.since_ms, one.removed)
-                for one in record.decommissioned
-            ),
+            decommissioned=_decommissioned(record) if record.decommissioned else (),
         )
+
+
+def _decommissioned(record: records_pb2.TopicRecord) -> tuple[Decommissioned, ...]:
+    return tuple(
+        Decommissioned(one.partition, one.since_ms, one.removed) for one in record.decommissioned
+    )
 
 
 def _is_possible(record: records_pb2.TopicRecord) -> bool:

@@ -187,8 +187,10 @@ class TopicCatalog:
         first, name = _directory_and_name(self._paths, after)
         shards = [shard for shard in await self._shards() if shard >= first]
         found: _Found = []
+        count = DIRECTORIES_AT_ONCE
+        read = 0
         while shards and len(found) <= limit:
-            some, shards = shards[:DIRECTORIES_AT_ONCE], shards[DIRECTORIES_AT_ONCE:]
+            some, shards = shards[:count], shards[count:]
             enough = limit + 1 - len(found)
             parts = await asyncio.gather(
                 *(self._scan(one, name if one == first else "", enough, wanted) for one in some)
@@ -197,6 +199,8 @@ class TopicCatalog:
                 found += items
                 if not is_whole:  # what lies behind its end comes before the next directory
                     return found[:limit], True
+            read += len(some)
+            count = _directories_for(limit + 1 - len(found), len(found), read)
         return found[:limit], len(found) > limit
 
     async def _shards(self) -> _Keys:
@@ -297,6 +301,16 @@ class TopicCatalog:
         """
         key = self._paths.topic(check_topic_name(name, internal=True))
         return self._store.watch(key, lambda _key: on_change())
+
+
+def _directories_for(enough: int, found: int, read: int) -> int:
+    """How many directories to read next for `enough` topics, where `read` of them gave `found`.
+
+    One more than that: what is read in vain costs less than another round trip.
+    """
+    return (
+        min(DIRECTORIES_AT_ONCE, 1 + -(-enough * read // found)) if found else DIRECTORIES_AT_ONCE
+    )
 
 
 def _directory_and_name(paths: Paths, after: str) -> tuple[str, str]:

@@ -11,8 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+
+REMEMBERED_BYTES_MAX = 16 << 20
+"""52,000 topics of 10 partitions."""
+TOPIC_BYTES, PARTITION_BYTES = 240, 8
+"""What remembering takes, as measured."""
 
 
 def stable_hash(text: str) -> int:
@@ -23,6 +29,38 @@ def stable_hash(text: str) -> int:
 def bundle_of(topic_id: uuid.UUID, partition: int, bundles: int) -> int:
     """The bundle a partition belongs to (O-1)."""
     return stable_hash(f"{topic_id.hex}/{partition}") % bundles
+
+
+class BundleNumbers:
+    """The bundles of all partitions of topics, remembered: hashing is most of what a list costs.
+
+    Which ones they are never changes, so nothing ends a memory but its bound: those of the topics
+    that were asked for last, `REMEMBERED_BYTES_MAX` of them.
+    """
+
+    def __init__(self, bundles: int) -> None:
+        self._bundles = bundles
+        self._known: OrderedDict[uuid.UUID, tuple[int, ...]] = OrderedDict()
+        self.size_bytes = 0
+        """What all that is remembered takes."""
+
+    def of(self, topic_id: uuid.UUID, partitions: int) -> tuple[int, ...]:
+        """The bundle of each partition from 0 on."""
+        known = self._known.pop(topic_id, ())
+        if known:
+            self.size_bytes -= _size_bytes(known)
+        if len(known) < partitions:  # never asked for, or the topic grew
+            more = range(len(known), partitions)
+            known += tuple(bundle_of(topic_id, number, self._bundles) for number in more)
+        self._known[topic_id] = known
+        self.size_bytes += _size_bytes(known)
+        while self.size_bytes > REMEMBERED_BYTES_MAX and len(self._known) > 1:
+            self.size_bytes -= _size_bytes(self._known.popitem(last=False)[1])
+        return known[:partitions]
+
+
+def _size_bytes(known: tuple[int, ...]) -> int:
+    return TOPIC_BYTES + PARTITION_BYTES * len(known)
 
 
 @lru_cache(maxsize=16)

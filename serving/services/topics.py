@@ -84,4 +84,4 @@ class TopicService:
                 include_internal=request.include_internal, after=request.after, limit=request.limit
             )
         )
-        return pb.ListTopicsReply(topics=[self._views.of(topic) for topic in found], more=more)
+        return self._views.page(found, more=more)

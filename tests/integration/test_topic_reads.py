@@ -80,3 +80,30 @@ async def test_each_broker_notices_a_change_of_a_topic_it_knows() -> None:
         reply = await second.stub.Metadata(pb.MetadataRequest(topics=["orders"]))
         assert reply.topics[0].error.code == "UNKNOWN_TOPIC"
         await asyncio.sleep(0)
+
+
+async def test_f028_a_list_says_of_each_topic_what_its_description_says() -> None:
+    """Also where partitions of topics share a number, but not a bundle or a state (F027)."""
+    async with loopback() as cluster:
+        clients = [await cluster.broker(f"broker-{n}", ownership_settle_s=1000) for n in (1, 2)]
+        by_address = {client.address: client for client in clients}
+        names = [f"t{number}" for number in range(6)]
+        for name in names:
+            await create_topic(clients[0], name, partitions=3)
+            for partition in range(3):
+                await find_owner(by_address, name, partition)
+        changed = await clients[0].stub.AlterTopic(
+            pb.AlterTopicRequest(name="t3", decommission=[1])
+        )
+        assert not changed.HasField("error")
+        told: dict[str, pb.TopicInfo] = {}
+        for client in clients:
+            owners: set[str] = set()
+            async with asyncio.timeout(10):
+                while owners != {"broker-1", "broker-2"}:  # seen by watches, a moment later
+                    described = await client.stub.Metadata(pb.MetadataRequest(topics=names))
+                    told = {info.name: info for info in described.topics}
+                    owners = {part.owner_id for info in told.values() for part in info.partitions}
+            listed = await client.stub.ListTopics(pb.ListTopicsRequest())
+            assert {info.name: info for info in listed.topics} == told
+            assert [part.decommissioned for part in told["t3"].partitions] == [False, True, False]

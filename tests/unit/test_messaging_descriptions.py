@@ -6,6 +6,7 @@ from octavo.client.messaging.api.descriptions import (
     BookieDescription,
     BrokerDescription,
     PartitionDescription,
+    Told,
     bookie_of,
     health_of,
     ledger_of,
@@ -30,6 +31,19 @@ def test_partitions_are_in_order_and_an_owner_nobody_knows_is_empty() -> None:
     )
     assert (found.name, found.topic_id, found.created_ms) == ("t", "01ff", 7)
     assert found.config == {"segment.ms": "5"}
+
+
+def test_f028_topics_of_one_list_share_what_is_said_of_their_partitions_and_nothing_else() -> None:
+    infos = [pb.TopicInfo(name=name) for name in ("a", "b")]
+    for info in infos:
+        info.partitions.add(partition=0, owner_id="o", owner_address="h:3")
+    infos[0].partitions.add(partition=1, owner_id="o", owner_address="h:3")
+    infos[1].partitions.add(partition=1, owner_id="o", owner_address="h:3", decommissioned=True)
+    told: Told = {}
+    first, second = (topic_of(info, told=told) for info in infos)
+    assert [first, second] == [topic_of(info) for info in infos]
+    assert first.partitions[0] is second.partitions[0]
+    assert (first.partitions[1].state, second.partitions[1].state) == ("active", "decommissioned")
 
 
 def test_a_bookie_is_read_field_by_field() -> None:

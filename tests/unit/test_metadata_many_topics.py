@@ -117,6 +117,18 @@ async def test_f028_a_page_costs_no_more_where_there_are_more_topics() -> None:
     assert asked["records"] <= topics_module.DIRECTORIES_AT_ONCE * 11
 
 
+async def test_f028_pages_read_little_more_than_they_give() -> None:
+    """Planted: each page ended with a whole group of directories, of which most were not needed."""
+    world = World()
+    await world.fill(0, 3_000)
+    world.take()
+    found = await pages(world.catalog, 300)
+    assert sum(map(len, found)) == 3_000
+    asked = world.take()
+    assert asked["records"] <= 3_000 + len(found) * 40
+    assert asked["scan"] <= 256 + len(found) * 5
+
+
 async def test_f028_all_topics_are_read_in_one_round_trip_for_each_directory() -> None:
     world = World()
     await world.fill(0, 600)

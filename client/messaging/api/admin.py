@@ -14,6 +14,7 @@ from octavo.client.messaging.api.descriptions import (
     CompactionResult,
     LedgerDescription,
     LogDescription,
+    Told,
     TopicDescription,
     bookie_of,
     health_of,
@@ -215,6 +216,7 @@ class AsyncAdmin(AsyncQuotaAdmin):
         cluster = self._binding.cluster()
         deadline = Deadline(cluster.clock, timeout)
         out: list[TopicDescription] = []
+        told: Told = {}
         after = ""
         while True:
             request = pb.ListTopicsRequest(
@@ -224,7 +226,7 @@ class AsyncAdmin(AsyncQuotaAdmin):
             reply = await cluster.calls.retrying(
                 partial(self._page, call, deadline), deadline.left_s()
             )
-            out += [topic_of(topic) for topic in reply.topics]
+            out += [topic_of(topic, told=told) for topic in reply.topics]
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
             after = reply.topics[-1].name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from octavo.proto import broker_pb2 as pb
@@ -272,21 +273,34 @@ def health_of(reply: pb.ClusterHealthReply) -> ClusterHealth:
     )
 
 
-def topic_of(info: pb.TopicInfo, warning: str = "") -> TopicDescription:
-    """A topic as a broker tells of it."""
+_NUMBER = attrgetter("partition")
+Told = dict[tuple[int, str, str, bool, bool], PartitionDescription]
+"""Descriptions of partitions by what they say."""
+
+
+def topic_of(
+    info: pb.TopicInfo, warning: str = "", *, told: Told | None = None
+) -> TopicDescription:
+    """A topic as a broker tells of it.
+
+    `told`: descriptions that the topics of one list share, for partitions of different topics that
+    have a number and an owner in common are described by the same words.
+    """
+    shared: Told = {} if told is None else told
+    partitions: list[PartitionDescription] = []
+    for part in info.partitions:
+        said = (
+            part.partition, part.owner_id, part.owner_address, part.decommissioned, part.removed
+        )  # fmt: skip
+        found = shared.get(said)
+        if found is None:
+            found = shared[said] = PartitionDescription(*said)
+        partitions.append(found)
+    partitions.sort(key=_NUMBER)
     return TopicDescription(
         name=info.name,
         topic_id=info.topic_id.hex(),
-        partitions=tuple(
-            PartitionDescription(
-                part.partition,
-                part.owner_id,
-                part.owner_address,
-                part.decommissioned,
-                part.removed,
-            )
-            for part in sorted(info.partitions, key=lambda part: part.partition)
-        ),
+        partitions=tuple(partitions),
         config=dict(info.config),
         created_ms=info.created_ms,
         effective=dict(info.effective),
