@@ -56,6 +56,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.InvalidPartitions: _INVALID,
     e.InvalidPartition: _INVALID,
     e.PartitionDecommissioned: _PRECONDITION,
+    e.BacklogQuotaExceeded: _EXHAUSTED,
     e.InvalidReplicationFactor: _INVALID,
     e.InvalidConfig: _INVALID,
     e.InvalidRequest: _INVALID,

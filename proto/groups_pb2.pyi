@@ -931,6 +931,90 @@ class ConsumedReply(_message.Message):
 Global___ConsumedReply: _TypeAlias = ConsumedReply  # noqa: Y015
 
 @_typing.final
+class EvictRequest(_message.Message):
+    """Moves what groups have committed of a topic on, of those that live in the named partitions of `__consumer_offsets`: no
+    group stays below `lowest` (F162). Asked by owners of partitions whose backlog is over its quota. Members that hold
+    such a partition are removed: they join again and begin where their group is now.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LOWEST_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lowest(self) -> _containers.RepeatedCompositeFieldContainer[Global___LowestOffset]: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        lowest: _abc.Iterable[Global___LowestOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lowest", b"lowest", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictRequest: _TypeAlias = EvictRequest  # noqa: Y015
+
+@_typing.final
+class EvictedPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    groups: _builtins.int
+    offsets: _builtins.int
+    @_builtins.property
+    def error(self) -> _broker_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        groups: _builtins.int = ...,
+        offsets: _builtins.int = ...,
+        error: _broker_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "groups", b"groups", "offsets", b"offsets", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictedPart: _TypeAlias = EvictedPart  # noqa: Y015
+
+@_typing.final
+class EvictReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvictedPart]: ...
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___EvictedPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictReply: _TypeAlias = EvictReply  # noqa: Y015
+
+@_typing.final
 class DeleteGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

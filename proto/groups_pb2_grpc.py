@@ -69,6 +69,11 @@ class GroupsStub:
                 request_serializer=octavo_dot_proto_dot_groups__pb2.ConsumedRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_groups__pb2.ConsumedReply.FromString,
                 _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/octavo.coordinator.Groups/Evict',
+                request_serializer=octavo_dot_proto_dot_groups__pb2.EvictRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_groups__pb2.EvictReply.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/octavo.coordinator.Groups/DeleteGroup',
                 request_serializer=octavo_dot_proto_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
@@ -131,6 +136,12 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Evict(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -186,6 +197,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.Consumed,
                     request_deserializer=octavo_dot_proto_dot_groups__pb2.ConsumedRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_groups__pb2.ConsumedReply.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=octavo_dot_proto_dot_groups__pb2.EvictRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_groups__pb2.EvictReply.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -392,6 +408,33 @@ class Groups:
             '/octavo.coordinator.Groups/Consumed',
             octavo_dot_proto_dot_groups__pb2.ConsumedRequest.SerializeToString,
             octavo_dot_proto_dot_groups__pb2.ConsumedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.coordinator.Groups/Evict',
+            octavo_dot_proto_dot_groups__pb2.EvictRequest.SerializeToString,
+            octavo_dot_proto_dot_groups__pb2.EvictReply.FromString,
             options,
             channel_credentials,
             insecure,

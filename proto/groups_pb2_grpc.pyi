@@ -44,6 +44,7 @@ class GroupsStub:
     DescribeGroups: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupsRequest, _groups_pb2.DescribeGroupsReply]
     ListGroups: _grpc.UnaryUnaryMultiCallable[_groups_pb2.ListGroupsRequest, _groups_pb2.ListGroupsReply]
     Consumed: _grpc.UnaryUnaryMultiCallable[_groups_pb2.ConsumedRequest, _groups_pb2.ConsumedReply]
+    Evict: _grpc.UnaryUnaryMultiCallable[_groups_pb2.EvictRequest, _groups_pb2.EvictReply]
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupReply]
     DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteOffsetsRequest, _groups_pb2.DeleteOffsetsReply]
     RemoveMembers: _grpc.UnaryUnaryMultiCallable[_groups_pb2.RemoveMembersRequest, _groups_pb2.RemoveMembersReply]
@@ -58,6 +59,7 @@ class GroupsAsyncStub(GroupsStub):
     DescribeGroups: _aio.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupsRequest, _groups_pb2.DescribeGroupsReply]  # type: ignore[assignment]
     ListGroups: _aio.UnaryUnaryMultiCallable[_groups_pb2.ListGroupsRequest, _groups_pb2.ListGroupsReply]  # type: ignore[assignment]
     Consumed: _aio.UnaryUnaryMultiCallable[_groups_pb2.ConsumedRequest, _groups_pb2.ConsumedReply]  # type: ignore[assignment]
+    Evict: _aio.UnaryUnaryMultiCallable[_groups_pb2.EvictRequest, _groups_pb2.EvictReply]  # type: ignore[assignment]
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupReply]  # type: ignore[assignment]
     DeleteOffsets: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteOffsetsRequest, _groups_pb2.DeleteOffsetsReply]  # type: ignore[assignment]
     RemoveMembers: _aio.UnaryUnaryMultiCallable[_groups_pb2.RemoveMembersRequest, _groups_pb2.RemoveMembersReply]  # type: ignore[assignment]
@@ -111,6 +113,13 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _groups_pb2.ConsumedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.ConsumedReply, _abc.Awaitable[_groups_pb2.ConsumedReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Evict(
+        self,
+        request: _groups_pb2.EvictRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_pb2.EvictReply, _abc.Awaitable[_groups_pb2.EvictReply]]: ...
 
     @_abc_1.abstractmethod
     def DeleteGroup(

@@ -92,6 +92,9 @@ class BrokerConfig(FrozenSettings):
     """A partition larger than this loses its oldest segments; -1: never. `retention.bytes`."""
     retention_check_interval_ms: int = Field(default=300_000, ge=100)
     """How often each partition is looked at for records that are to be deleted."""
+    backlog_check_interval_ms: int = Field(default=60_000, ge=100)
+    """How often the backlogs of topics with a quota are measured; every two seconds while one is
+    over, and as soon as what came in since may have brought it there."""
     decommission_grace_ms: int = Field(default=330_000, ge=0)
     """How long a partition that is decommissioned still takes records, of producers that have not
     heard of it: longer than their `metadata_max_age_ms`, so that no send fails."""

@@ -1,19 +1,19 @@
-"""How far every group has consumed a topic, asked of all coordinators (R5, F009).
+"""How far every group has consumed a topic, asked of all coordinators (R5, F009, F162).
 
-A group may live in any partition of `__consumer_offsets`: what is deleted by consumption goes by
-the answers of all of them. One that does not answer, loads, or is not certain of its office leaves
-the whole question open, and nothing is deleted then.
+A group may live in any partition of `__consumer_offsets`: what is deleted by consumption, and what
+counts as backlog, goes by the answers of all of them. One that does not answer, loads, or is not
+certain of its office leaves the whole question open: nothing is deleted, held or evicted then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import grpc
 
-from octavo.metadata.topics import Topic
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.endpoints import open_channel
 from octavo.proto.errors import from_wire
@@ -30,6 +30,8 @@ ASK_TIMEOUT_S = 10.0
 
 _log = get_logger("octavo.serving.consumption")
 
+_Part = TypeVar("_Part", pb.ConsumedPart, pb.EvictedPart)
+
 
 class Consumed(NamedTuple):
     """What all registered groups of a topic have committed."""
@@ -37,6 +39,8 @@ class Consumed(NamedTuple):
     groups: int
     lowest: Mapping[int, int]
     """By partition the lowest committed offset, where every group has committed one."""
+    slowest: Mapping[int, int] = {}
+    """By partition the lowest committed offset, where any group has committed one."""
 
     def up_to(self, partition: int) -> int:
         """All groups have consumed what lies below; 0 where one has not begun, or there is none."""
@@ -55,7 +59,15 @@ def merged(parts: Iterable[pb.ConsumedPart]) -> Consumed:
         for one in part.lowest:
             lowest[one.partition] = min(one.offset, lowest.get(one.partition, one.offset))
             committed[one.partition] = committed.get(one.partition, 0) + one.groups
-    return Consumed(groups, {p: offset for p, offset in lowest.items() if committed[p] == groups})
+    of_all = {p: offset for p, offset in lowest.items() if committed[p] == groups}
+    return Consumed(groups, of_all, lowest)
+
+
+class Evicted(NamedTuple):
+    """What an eviction moved."""
+
+    groups: int
+    offsets: int
 
 
 class Consumption:
@@ -64,26 +76,68 @@ class Consumption:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def of(self, topic: Topic) -> Consumed | None:
+    async def of(self, topic: str, topic_id: uuid.UUID) -> Consumed | None:
         """How far every group of the topic has come; None: not known at this time."""
+
+        async def consumed(stub: GroupsAsyncStub, numbers: list[int]) -> list[pb.ConsumedPart]:
+            request = pb.ConsumedRequest(partitions=numbers, topic=topic, topic_id=topic_id.bytes)
+            return list((await stub.Consumed(request, timeout=ASK_TIMEOUT_S)).parts)
+
+        parts = await self._asked_of_all(consumed, topic)
+        try:
+            return None if parts is None else merged(parts)
+        except OctavoError as error:
+            _log.info("consumption-not-known", topic=topic, cause=error.cause)
+            return None
+
+    async def evict(self, topic: str, topic_id: uuid.UUID, lowest: Mapping[int, int]) -> Evicted:
+        """Have no group stay below `lowest`, by partition; those whose coordinator does not answer
+        are moved when they are asked for again."""
+
+        async def evict(stub: GroupsAsyncStub, numbers: list[int]) -> list[pb.EvictedPart]:
+            request = pb.EvictRequest(
+                partitions=numbers,
+                topic=topic,
+                topic_id=topic_id.bytes,
+                lowest=[
+                    pb.LowestOffset(partition=number, offset=offset)
+                    for number, offset in lowest.items()
+                ],
+            )
+            return list((await stub.Evict(request, timeout=ASK_TIMEOUT_S)).parts)
+
+        parts = await self._asked_of_all(evict, topic) or []
+        for part in parts:
+            if part.HasField("error"):
+                cause = from_wire(part.error).cause
+                _log.info("eviction-not-certain", topic=topic, cause=cause)
+        return Evicted(sum(one.groups for one in parts), sum(one.offsets for one in parts))
+
+    async def _asked_of_all(
+        self, ask: Callable[[GroupsAsyncStub, list[int]], Awaitable[list[_Part]]], topic: str
+    ) -> list[_Part] | None:
+        """Every partition's answer, once; None when one is missing."""
+
+        async def at(address: str, numbers: list[int]) -> list[_Part]:
+            async with open_channel(address) as channel:
+                parts = await ask(GroupsStub(channel), numbers)
+            return parts if sorted(part.partition for part in parts) == sorted(numbers) else []
+
         try:
             count = await self._coordinator.known_partitions()
             homes = await self._homes(count)
-            parts = await asyncio.gather(
-                *(self._ask(address, topic, numbers) for address, numbers in homes.items())
-            )
-            found = merged(part for some in parts for part in some)
+            found = await asyncio.gather(*(at(*home) for home in homes.items()))
         except OctavoError as error:
-            _log.info("consumption-not-known", topic=topic.name, cause=error.cause)
+            _log.info("consumption-not-known", topic=topic, cause=error.cause)
             return None
         except (grpc.aio.AioRpcError, TimeoutError) as error:
-            _log.info("consumption-not-known", topic=topic.name, cause=repr(error))
+            _log.info("consumption-not-known", topic=topic, cause=repr(error))
             return None
-        answered = sum(map(len, parts))
+        answered = sum(map(len, found))
         if answered != count:
-            _log.warning("consumption-not-known", topic=topic.name, answers=answered, of=count)
+            _log.warning("consumption-not-known", topic=topic, answers=answered, of=count)
             return None
-        return found
+        return [part for some in found for part in some]
 
     async def _homes(self, count: int) -> dict[str, list[int]]:
         """Partitions of groups by the address of their coordinator."""
@@ -92,14 +146,3 @@ class Consumption:
             located = await self._coordinator.find_partition(number)
             homes.setdefault(located.address, []).append(number)
         return homes
-
-    @staticmethod
-    async def _ask(address: str, topic: Topic, numbers: list[int]) -> list[pb.ConsumedPart]:
-        request = pb.ConsumedRequest(
-            partitions=numbers, topic=topic.name, topic_id=topic.topic_id.bytes
-        )
-        async with open_channel(address) as channel:
-            stub: GroupsAsyncStub = GroupsStub(channel)
-            reply = await stub.Consumed(request, timeout=ASK_TIMEOUT_S)
-        parts = list(reply.parts)
-        return parts if sorted(part.partition for part in parts) == sorted(numbers) else []

@@ -102,7 +102,7 @@ class RetentionRounds:
         if not self._settings(topic).goes_when_consumed:
             return
         shells = [one for one in self._registry.shells() if one.name.topic_id == topic.topic_id]
-        found = await self._consumption.of(topic) if shells else None
+        found = await self._consumption.of(topic.name, topic.topic_id) if shells else None
         if found is not None:
             for shell in shells:
                 shell.emptying.consumed(found.up_to(shell.name.partition))

@@ -33,6 +33,7 @@ from octavo.runtime.errors import OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
+from octavo.serving.backlog_rounds import BacklogRounds
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.compaction.rounds import CompactionRounds
@@ -127,6 +128,7 @@ class BrokerServer:
         )
         self.compaction = self._compaction_rounds()
         self._groups = self._group_coordinator()
+        self._backlogs = BacklogRounds(self.registry, Consumption(self._groups), clock)
         self._group_service = GroupService(self._groups, config, clock)
         self._ahead = LoadAhead(self.registry, self._topics, self._topic_catalog, clock)
         self._topic_admin = TopicAdmin(
@@ -207,6 +209,7 @@ class BrokerServer:
             ledgers=self._ledger_counters,
             registry=self.registry,
             figures=self._figures,
+            backlogs=self._backlogs,
             requests=self._request_times,
             streams=self._streams,
             tail_cache=self._tail_cache,
@@ -320,6 +323,7 @@ class BrokerServer:
         self._tasks.spawn(self._readiness.follow(member.standing, ownership), name="health")
         self._tasks.spawn(self._follow_topics(), name="topics")
         self._tasks.spawn(self._retention_rounds(ownership).run(), name="retention")
+        self._tasks.spawn(self._backlogs.run(), name="backlogs")
         self._tasks.spawn(self.compaction.run(), name="compaction")
         self._tasks.spawn(self._load_reporter(member, ownership).run(), name="load")
         if self.config.shedding_enabled:

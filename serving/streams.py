@@ -29,7 +29,7 @@ from octavo.serving.fetch import Fetcher
 from octavo.serving.partition.log import ACKS_NONE, Answer
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.validation import check_acks
-from octavo.serving.quotas.clients import ClientUse
+from octavo.serving.quotas.clients import PAUSE_MAX_S, ClientUse
 from octavo.serving.recompression import Recompressor
 from octavo.serving.registry import PartitionRegistry
 
@@ -111,6 +111,8 @@ class ProduceStream:
                 size_bytes = sum(len(one.batch) for one in items)
             touched = await self._take(items)
             self._charge(size_bytes)
+            if any(shell.backlog.is_shut for shell in touched):
+                await self._slow_down_untold(items)
             while self.owed >= self._pending_max:
                 self._room.clear()
                 await self._room.wait()
@@ -141,6 +143,14 @@ class ProduceStream:
         while kept and (owed := self._client.owed_in(self._clock.monotonic())).seconds:
             await self._clock.sleep(owed.pause_s)
         return kept
+
+    async def _slow_down_untold(self, items: list[ProduceItem]) -> None:
+        """Of a partition over its backlog quota batches without answers are stored all the same,
+        for nobody would send them again; then nothing is read for a while (F162, F001)."""
+        if any(one.acks == ACKS_NONE for one in items):
+            self._throttle_ms = max(self._throttle_ms, int(PAUSE_MAX_S * 1000))
+            self._answered.set()
+            await self._clock.sleep(PAUSE_MAX_S)
 
     def _charge(self, size_bytes: int) -> None:
         """Count a message; the client is told at once if it should pause."""

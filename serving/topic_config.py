@@ -20,6 +20,7 @@ from octavo.proto.batch import (
 from octavo.proto.compression import CODECS
 from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.runtime.suggestion import did_you_mean
+from octavo.serving.backlog import BACKLOG_POLICIES, HOLD, BacklogQuota
 from octavo.serving.config import BrokerConfig
 from octavo.serving.retention import KEEP_ALL, UNLIMITED, RetentionRule
 
@@ -69,6 +70,19 @@ class TopicSettings(NamedTuple):
     """How long a tombstone stays once it is clean (K5)."""
     retention_mode: str
     """`limits`, or `consumed`: a closed segment goes, too, when every group is past it (R5)."""
+    backlog_quota_bytes: int
+    """What of one partition the slowest group may leave unread (F162); -1: everything."""
+    backlog_quota_time_ms: int
+    """How long ago the oldest of it may have been appended; -1: any time."""
+    backlog_quota_policy: str
+    """What happens then: `producer_hold`, `producer_exception` or `evict_oldest`."""
+
+    @property
+    def backlog_quota(self) -> BacklogQuota:
+        """How far groups may fall behind (F162)."""
+        return BacklogQuota(
+            self.backlog_quota_bytes, self.backlog_quota_time_ms, self.backlog_quota_policy
+        )
 
     @property
     def goes_when_consumed(self) -> bool:
@@ -116,6 +130,15 @@ def _integer(name: str, text: str, low: int, high: int) -> int:
 
 def _between(low: int, high: int) -> Callable[[str, str, BrokerConfig], int]:
     return lambda name, text, _: _integer(name, text, low, high)
+
+
+def _backlog_limit(name: str, text: str, _: BrokerConfig) -> int:
+    value = _integer(name, text, UNLIMITED, _INT64_MAX)
+    if value == 0:
+        raise InvalidConfig(
+            f"{name}=0 leaves a group nothing to read", hint=f"{name}={UNLIMITED} sets no limit"
+        )
+    return value
 
 
 def _segment_bytes(name: str, text: str, broker: BrokerConfig) -> int:
@@ -175,6 +198,9 @@ _SETTINGS: dict[str, _Setting] = {
     "max.compaction.lag.ms": _Setting("max_compaction_lag_ms", _between(1, _INT64_MAX)),
     "delete.retention.ms": _Setting("delete_retention_ms", _between(0, _INT64_MAX)),
     "retention.mode": _Setting("retention_mode", _mode),
+    "backlog.quota.bytes": _Setting("backlog_quota_bytes", _backlog_limit),
+    "backlog.quota.time.ms": _Setting("backlog_quota_time_ms", _backlog_limit),
+    "backlog.quota.policy": _Setting("backlog_quota_policy", _one_of(*BACKLOG_POLICIES)),
     "replication.factor": _Setting("replication_factor", _between(1, 64)),
     "min.insync.replicas": _Setting("min_insync_replicas", _between(1, 64)),
     "compression.type": _Setting("compression_type", _one_of(AS_SENT, *CODECS)),
@@ -193,6 +219,8 @@ _DELETES = (
     "retention.mode",
 )
 """Settings that say what goes."""
+_BACKLOG_LIMITS = ("backlog.quota.bytes", "backlog.quota.time.ms")
+_BACKLOG_QUOTA = (*_BACKLOG_LIMITS, "backlog.quota.policy")
 TOPIC_CONFIG_KEYS: tuple[str, ...] = tuple(_SETTINGS)
 
 
@@ -217,6 +245,9 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         max_compaction_lag_ms=_INT64_MAX,
         delete_retention_ms=86_400_000,
         retention_mode=LIMITS,
+        backlog_quota_bytes=UNLIMITED,
+        backlog_quota_time_ms=UNLIMITED,
+        backlog_quota_policy=HOLD,
     )
 
 
@@ -312,6 +343,7 @@ def settings_of(
         "cleanup.policy": DELETES,
         "retention.mode": LIMITS,
     }
+    no_quota = {name: str(UNLIMITED) for name in _BACKLOG_LIMITS}
     keeping: dict[str, str] = {}
     if internal:
         usable |= keeps_all
@@ -324,6 +356,8 @@ def settings_of(
         except InvalidConfig:
             if name in _DELETES:
                 keeping |= keeps_all  # what is to stay is not known here: nothing goes
+            if name in _BACKLOG_QUOTA:
+                keeping |= no_quota  # nor is what was meant: nobody is held, nothing is evicted
             continue
         usable[name] = text
     try:

@@ -31,6 +31,7 @@ from octavo.serving.groups.values import (
     ConsumedReply,
     DeleteReply,
     DescribeReply,
+    EvictReply,
     FetchReply,
     Heartbeat,
     HeartbeatReply,
@@ -168,6 +169,12 @@ class Shell:
         self.do(self.core.remove_members(token, group_id, names, now_s=self.now_s, **now))
         return token
 
+    def evict(self, lowest: dict[int, int], topic_id: str = "id-t") -> int:
+        token = self.token("")
+        now = {"now_ms": self.now_ms}
+        self.do(self.core.progress.evict(token, topic_id, lowest, now_s=self.now_s, **now))
+        return token
+
     def withdraw(self, group_id: str, member_id: str, token: int) -> None:
         self.core.withdraw(token, group_id, member_id)
         self.core.validate()
@@ -297,7 +304,14 @@ class Shell:
                 gone = {(g, r.kind, r.subject) for g, r in self.read if r.value is None}
                 left = self.deleting[token] - gone
                 assert not left, f"RB8: nothing says that it is deleted: {left}"
-            case RemoveReply() | DescribeReply() | ListReply() | CompactReply() | ConsumedReply():
+            case (
+                RemoveReply()
+                | DescribeReply()
+                | ListReply()
+                | CompactReply()
+                | ConsumedReply()
+                | EvictReply()
+            ):
                 pass  # judged by those who ask
 
     def judge_stored(self, group_id: str, one: OffsetToCommit) -> None:

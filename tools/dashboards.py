@@ -355,6 +355,11 @@ BROKERS = Dashboard(
                 gauge("Partitions", m.PARTITIONS),
                 gauge("Bundles", m.BUNDLES),
                 gauge("Load of the busiest partition", m.BUSIEST_PARTITION, unit="percentunit"),
+                graph(
+                    "Over their backlog quota (F162)",
+                    selected(m.OVER_BACKLOG_QUOTA.name),
+                    "{{instance}} {{policy}}",
+                ),
                 times("Opening a partition", m.PARTITION_LOAD_SECONDS),
                 times("Taking over from an owner that is gone", m.TAKE_OVER_SECONDS),
                 gauge("Cache of the tail", m.TAIL_CACHE_BYTES, unit="bytes"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from octavo.proto.group_records import Kind, OffsetKey, OffsetRecord, Record, Slot
 from octavo.runtime.errors import InvariantViolation
+
+EVICTED = "octavo: evicted by the backlog quota, was at "
+"""Begins the metadata of an offset that its group did not commit itself (F162)."""
 
 
 class CommittedOffsets:
@@ -46,6 +49,22 @@ class CommittedOffsets:
             for slot, (_, value) in self._of.items()
             if slot.topic_id == topic_id
         }
+
+    def evict(
+        self, topic_id: str, lowest: Mapping[int, int]
+    ) -> dict[OffsetKey, tuple[int, Record]]:
+        """Move what lies below `lowest`, by partition, there: how far, and the record (F162).
+
+        The time of the commit stays: a group that nobody runs any more expires when it would have.
+        """
+        moved: dict[OffsetKey, tuple[int, Record]] = {}
+        for partition, offset in lowest.items():
+            key, old = self._of.get(Slot(topic_id, partition), (None, None))
+            if key is not None and old is not None and old.offset < offset:
+                told = f"{EVICTED}{old.offset}"
+                new = OffsetRecord(offset, None, told, old.committed_ms)
+                moved[key] = offset - old.offset, self.put(key, new)
+        return moved
 
     def topics(self) -> dict[str, list[Slot]]:
         """Slots by topic name."""

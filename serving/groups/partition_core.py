@@ -37,6 +37,7 @@ from octavo.serving.groups.fencing import fetch_refusal
 from octavo.serving.groups.group_table import Group, GroupTable, PartitionAction, stamped
 from octavo.serving.groups.member import Member
 from octavo.serving.groups.offsets import CommittedOffsets
+from octavo.serving.groups.progress import GroupProgress
 from octavo.serving.groups.request_checks import PartitionLimits, makes_sense, offset_error
 from octavo.serving.groups.topics import TopicDirectory, subscribes
 from octavo.serving.groups.values import (
@@ -44,7 +45,6 @@ from octavo.serving.groups.values import (
     CommitReply,
     Committer,
     CompactReply,
-    ConsumedReply,
     DeleteReply,
     DescribeReply,
     FetchReply,
@@ -75,6 +75,7 @@ class GroupPartitionCore:
     def __init__(self, limits: PartitionLimits, directory: TopicDirectory) -> None:
         self._limits = limits
         self._table = GroupTable(limits, directory)
+        self.progress = GroupProgress(self._table)
         self._compaction: Compaction | None = None
 
     def next_deadline_s(self) -> float | None:
@@ -223,25 +224,6 @@ class GroupPartitionCore:
         groups = sorted(self._table.groups.items())
         found = tuple(listed(group_id, group.core.state) for group_id, group in groups)
         self._table.respond(token, ListReply(None, found), self._table.queue.newest)
-        return self._table.done()
-
-    def consumed(self, token: Token, topic: str, topic_id: str) -> list[PartitionAction]:
-        """How far the groups of a topic have come (R5), once all that this tells is durable."""
-        if self._table.refuses is not None:
-            return [Respond(token, ConsumedReply(self._table.refuses))]
-        groups = 0
-        lowest: dict[int, tuple[int, int]] = {}
-        for group in self._table.groups.values():
-            committed = group.offsets.of_topic(topic_id)
-            members = group.core.state.members.values()
-            if not committed and not subscribes(members, self._table.directory, topic):
-                continue
-            groups += 1
-            for partition, offset in committed.items():
-                least, count = lowest.get(partition, (offset, 0))
-                lowest[partition] = (min(least, offset), count + 1)
-        reply = ConsumedReply(None, groups, lowest)
-        self._table.respond(token, reply, self._table.queue.newest)
         return self._table.done()
 
     def topics_changed(

@@ -197,6 +197,15 @@ class ConsumedReply(NamedTuple):
     """By partition of the topic the lowest committed offset, and how many groups have one."""
 
 
+class EvictReply(NamedTuple):
+    """Groups were moved on (F162)."""
+
+    refusal: Refusal | None
+    groups: int = 0
+    offsets: int = 0
+    """By how many, all groups and partitions together."""
+
+
 class CompactReply(NamedTuple):
     """A piece of the state was written anew."""
 
@@ -214,5 +223,6 @@ Reply = (
     | DescribeReply
     | ListReply
     | ConsumedReply
+    | EvictReply
     | CompactReply
 )

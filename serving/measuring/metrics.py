@@ -16,12 +16,15 @@ from octavo.metrics.page import MetricsPage
 from octavo.metrics.readings import Readings
 from octavo.runtime.clock import Clock
 from octavo.runtime.sockets import established
+from octavo.serving.backlog import BACKLOG_POLICIES
+from octavo.serving.backlog_rounds import BacklogRounds
 from octavo.serving.cache import TailCache
 from octavo.serving.config import BrokerConfig
 from octavo.serving.measuring.partitions import PartitionFigures
 from octavo.serving.measuring.requests import RequestTimes
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
+from octavo.serving.retention import UNLIMITED
 from octavo.serving.services.streams import StreamService
 
 PARTITIONS_IN_A_TURN = 200
@@ -36,6 +39,7 @@ class BrokerParts:
     ledgers: LedgerCounters
     registry: PartitionRegistry
     figures: PartitionFigures
+    backlogs: BacklogRounds
     requests: RequestTimes
     streams: StreamService
     tail_cache: TailCache
@@ -99,6 +103,10 @@ class BrokerMetrics:
         readings.add(m.BUNDLES, parts.bundles())
         readings.add(m.PENDING_BATCHES, sum(shell.pending for shell in shells))
         readings.add(m.TAIL_CACHE_BYTES, parts.tail_cache.used_bytes)
+        over = parts.backlogs.over()
+        for policy in BACKLOG_POLICIES:
+            readings.add(m.OVER_BACKLOG_QUOTA, over.get(policy, 0), policy)
+        readings.add(m.BACKLOG_EVICTED, parts.backlogs.evicted)
         readings.add_histogram(m.PARTITION_LOAD_SECONDS, parts.registry.loads.seconds)
         readings.add_histogram(m.TAKE_OVER_SECONDS, parts.figures.take_over_seconds)
 
@@ -121,6 +129,11 @@ class BrokerMetrics:
         readings.add(m.PARTITION_MESSAGES, total.records_out, topic, partition, "out")
         share = self._parts.figures.shares.of.get((topic, shell.name.partition), 0.0)
         readings.add(m.PARTITION_LOAD, share, topic, partition)
+        backlog = shell.backlog
+        if backlog.known is not None:
+            readings.add(m.PARTITION_BACKLOG, backlog.known.size_bytes, topic, partition)
+        if backlog.quota.size_bytes != UNLIMITED:
+            readings.add(m.PARTITION_BACKLOG_QUOTA, backlog.quota.size_bytes, topic, partition)
 
     async def _storage(self, readings: Readings) -> None:
         ledgers = self._parts.ledgers

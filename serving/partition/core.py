@@ -51,6 +51,7 @@ from octavo.serving.partition.actions import (
     SendSnapshot,
     Tell,
 )
+from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.changes import ListChanges
 from octavo.serving.partition.intake import Intake
 from octavo.serving.partition.limits import Limits
@@ -100,6 +101,12 @@ class PartitionCore:
         self._limits = limits
         self._producers = producers
         self.log = PartitionLog(owner_epoch=0, log_start=0, end_offset=0)
+        self.backlog = BacklogGate(
+            name,
+            settings.backlog_quota,
+            interval_s=limits.backlog_check_interval_ms / 1000,
+            spread=limits.spread,
+        )
         self._intake = Intake(
             name,
             settings,
@@ -108,6 +115,7 @@ class PartitionCore:
             log=self.log,
             producers=producers,
             world=world,
+            backlog=self.backlog,
         )
         self._rolls = RollPlan(limits.roll, world)
         self._snapshots = SnapshotMaker(name, self.log, producers)
@@ -135,6 +143,7 @@ class PartitionCore:
         """The topic was altered; `new_ledger`: what is written next needs another ledger."""
         self._limits = limits
         self._intake.adopt(settings, limits)
+        self.backlog.adopt(settings.backlog_quota)
         self._rolls.limits = limits.roll
         self.retention.adopt(limits.retention)
         if new_ledger:

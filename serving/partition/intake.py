@@ -18,6 +18,7 @@ from octavo.runtime.errors import (
     Throttled,
 )
 from octavo.serving.partition.actions import Refuse, Tell
+from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.limits import Bounds, Limits
 from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
 from octavo.serving.partition.name import PartitionName
@@ -46,8 +47,10 @@ class Intake:
         log: PartitionLog,
         producers: ProducerStates[Append],
         world: World,
+        backlog: BacklogGate,
     ) -> None:
         self._name = name
+        self._backlog = backlog
         self._settings = settings
         self._bounds = bounds
         self._ack_quorum = ack_quorum
@@ -71,7 +74,7 @@ class Intake:
 
         Raises the refusal of a batch that changes nothing: what `check_batch` raises,
         OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader,
-        PartitionDecommissioned.
+        PartitionDecommissioned, BacklogQuotaExceeded.
         """
         header = check_batch(batch, acks, self._settings, now_ms)
         is_idempotent = header.producer_id >= 0
@@ -83,6 +86,8 @@ class Intake:
                 return self._known(header, verdict, acks, reply)
         if self.decommissioned:
             raise self._is_decommissioned()
+        if self._backlog.is_shut and acks != ACKS_NONE:  # who is told nothing: `streams`
+            raise self._backlog.refusal()
         if self._log.pending or self.no_ledger:
             self._check_room(len(batch), now_s)
         append = self._log.admit(

@@ -43,6 +43,7 @@ class Limits(NamedTuple):
     ack_quorum: int
     index_interval_bytes: int
     retention: RetentionLimits
+    backlog_check_interval_ms: int = 60_000
     spread: float = 0.0
     """0..1: where in an interval this partition begins."""
 
@@ -81,6 +82,7 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -
             config.retention_check_interval_ms,
             settings.goes_when_consumed,
         ),
+        backlog_check_interval_ms=config.backlog_check_interval_ms,
         spread=spread,
     )
 

@@ -1,11 +1,15 @@
-"""Reads of one partition: tail cache first, then storage (F077, F078); offsets by time."""
+"""Reads of one partition: tail cache first, then storage (F077, F078); offsets by time.
+
+Records have two times: their timestamp, which need not ascend, and that of their append by the
+owner, which never goes back inside of a partition (G5).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import NamedTuple
 
-from octavo.proto.batch import BatchHeader, decode_rows
+from octavo.proto.batch import BatchHeader, decode_header, decode_rows
 from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OffsetOutOfRange
@@ -145,3 +149,29 @@ def _first_in(
         if found_ms >= timestamp_ms and offset >= log_start:
             return Found(offset, found_ms)
     return None
+
+
+async def batch_at(view: ReadView, offset: int) -> BatchHeader | None:
+    """The header of the first batch that ends above `offset`; None when there is none to read."""
+    while offset < view.high_watermark:
+        found = await read_at(view, offset, 0, at_least_one=True)
+        if found.batches:
+            return decode_header(found.batches[0])
+        if found.next_offset == offset:
+            return None
+        offset = found.next_offset
+    return None
+
+
+async def first_appended_since(view: ReadView, low: int, append_ms: int) -> int:
+    """The first offset from `low` on whose batch was appended at `append_ms` or later; the high
+    watermark when there is none. Halves what is left with each batch it reads."""
+    high = view.high_watermark
+    while low < high:
+        middle = (low + high) // 2
+        header = await batch_at(view, middle)
+        if header is None or header.append_time_ms >= append_ms:
+            high = middle if header is None else min(middle, max(header.base_offset, low))
+        else:
+            low = max(header.next_offset, middle + 1)
+    return low

@@ -97,6 +97,8 @@ class PartitionShell:
         )
         self.emptying = Emptying(self._core, self._chain, self._driver)
         self.traffic = self._driver.traffic
+        self.backlog = self._core.backlog
+        """What groups have not read, and what that means for producers (F162)."""
         self._end_proof = EndProof(
             str(name),
             certain=deps.certain,

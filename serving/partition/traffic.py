@@ -66,6 +66,11 @@ class PartitionTraffic:
         self._reads += 1
 
     @property
+    def bytes_in(self) -> int:
+        """Of batches that became durable."""
+        return self._bytes_in
+
+    @property
     def total(self) -> Traffic:
         """Everything so far."""
         return Traffic(

@@ -17,6 +17,7 @@ from octavo.proto.group_records import Subscription
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, OctavoError, RequestTimedOut, Throttled
 from octavo.runtime.errors_of_groups import UnknownMemberId
+from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
 from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.coordinating.group_partition import Event
@@ -26,6 +27,7 @@ from octavo.serving.groups.values import (
     ConsumedReply,
     DeleteReply,
     DescribeReply,
+    EvictReply,
     FetchReply,
     HeartbeatReply,
     ListReply,
@@ -50,6 +52,8 @@ NAMES_MAX = 10_000
 """Groups, partitions or members that one request names."""
 CONCURRENT_ASKED = 16
 """Groups or partitions of one request that are asked for at a time."""
+
+_log = get_logger("octavo.serving.groups")
 
 _Reply = TypeVar("_Reply", bound=Reply)
 _Asked = TypeVar("_Asked")
@@ -76,6 +80,7 @@ class GroupService:
             "DescribeGroups": unary(pb.DescribeGroupsRequest, self.describe_groups),
             "ListGroups": unary(pb.ListGroupsRequest, self.list_groups),
             "Consumed": unary(pb.ConsumedRequest, self.consumed),
+            "Evict": unary(pb.EvictRequest, self.evict),
             "DeleteGroup": unary(pb.DeleteGroupRequest, self.delete_group),
             "DeleteOffsets": unary(pb.DeleteOffsetsRequest, self.delete_offsets),
             "RemoveMembers": unary(pb.RemoveMembersRequest, self.remove_members),
@@ -303,7 +308,7 @@ class GroupService:
                     found = await self._coordinator.of_partition(partition)
                     await self._coordinator.topics.learn([(topic, topic_id)])
                     reply = await found.ask(
-                        lambda core, token: core.consumed(token, topic, topic_id)
+                        lambda core, token: core.progress.consumed(token, topic, topic_id)
                     )
                 if reply.refusal is not None:
                     raise error_of(reply.refusal, "")
@@ -317,6 +322,39 @@ class GroupService:
             return part
 
         return pb.ConsumedReply(parts=await _each(request.partitions, of))
+
+    async def evict(self, request: pb.EvictRequest, _caller: Caller) -> pb.EvictReply:
+        """Move groups on that are too far behind (F162), by partition; of each its own error."""
+        _check_count("partitions", len(request.partitions))
+        _check_count("partitions of a topic", len(request.lowest))
+        topic_id = request.topic_id.hex()
+        lowest = {one.partition: one.offset for one in request.lowest}
+
+        async def of(partition: int) -> pb.EvictedPart:
+            part = pb.EvictedPart(partition=partition)
+            try:
+                async with self._bounded(self._config.offset_commit_timeout_ms):
+                    found = await self._coordinator.of_partition(partition)
+                    now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
+                    reply = await found.ask(
+                        lambda core, token: core.progress.evict(
+                            token, topic_id, lowest, now_ms=now_ms, now_s=now_s
+                        )
+                    )
+                if reply.refusal is not None:
+                    raise error_of(reply.refusal, "")
+            except OctavoError as error:
+                part.error.CopyFrom(to_wire(error))
+                return part
+            told = cast("EvictReply", reply)
+            part.groups, part.offsets = told.groups, told.offsets
+            if told.groups:
+                _log.warning(
+                    "groups-evicted", topic=request.topic, groups=told.groups, offsets=told.offsets
+                )
+            return part
+
+        return pb.EvictReply(parts=await _each(request.partitions, of))
 
     # -- what they have in common
 

@@ -18,7 +18,7 @@ from tests.metrics_client import Page, parsed
 
 LABELS = {"quota",
     "code", "direction", "generation", "implementation", "kind", "major", "method", "minor", "op",
-    "outcome", "partition", "patchlevel", "server", "state", "status", "topic", "version",
+    "outcome", "partition", "patchlevel", "policy", "server", "state", "status", "topic", "version",
 }  # fmt: skip
 """Every label there is; one that could name a person, a key or an address is never among them."""
 BY_SETTING = {"partition", "topic"}

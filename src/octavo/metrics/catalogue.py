@@ -184,6 +184,20 @@ TAKE_OVER_SECONDS = Metric(
     "from a bundle that was taken because its owner is gone to each of its partitions served",
     buckets=WORK_SECONDS,
 )
+OVER_BACKLOG_QUOTA = Metric(
+    "octavo_broker_partitions_over_backlog_quota",
+    "gauge",
+    BROKER,
+    "partitions served here whose backlog is over the topic's quota (F162), by what happens then",
+    ("policy",),
+)
+BACKLOG_EVICTED = Metric(
+    "octavo_broker_backlog_evicted_offsets_total",
+    "counter",
+    BROKER,
+    "offsets by which groups were moved on because the backlog of a partition served here was over "
+    "its quota, all groups together",
+)
 BUSIEST_PARTITION = Metric(
     "octavo_broker_busiest_partition_ratio",
     "gauge",
@@ -226,6 +240,22 @@ PARTITION_LOAD = Metric(
     "gauge",
     BROKER,
     "part of the load of this broker that the partition had in the last load interval (F175)",
+    ("topic", "partition"),
+    setting="metrics_partitions_max",
+)
+PARTITION_BACKLOG = Metric(
+    "octavo_partition_backlog_bytes",
+    "gauge",
+    BROKER,
+    "what the slowest group of the topic has not read, where a backlog quota is set (F162)",
+    ("topic", "partition"),
+    setting="metrics_partitions_max",
+)
+PARTITION_BACKLOG_QUOTA = Metric(
+    "octavo_partition_backlog_quota_bytes",
+    "gauge",
+    BROKER,
+    "backlog.quota.bytes of the topic, where it is set",
     ("topic", "partition"),
     setting="metrics_partitions_max",
 )

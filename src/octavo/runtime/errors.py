@@ -18,7 +18,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
     │   ├── MessageTooLarge, InvalidRecord, CorruptBatch, InvalidTimestamp, OffsetOutOfRange
     │   ├── NoOffsetForPartition, LogTruncated, UnsupportedVersion, WrongCluster
-    │   ├── DeserializationFailed, PartitionDecommissioned
+    │   ├── DeserializationFailed, PartitionDecommissioned, BacklogQuotaExceeded
     ├── MetadataRefused                        the store answered "no" to a conditional write
     │   ├── KeyExists, KeyMissing, VersionConflict, SessionExpired
     └── Fatal                                  the handle or client cannot go on
@@ -244,6 +244,12 @@ class PartitionDecommissioned(RequestRejected):
     """The partition takes no new records (F027); what was sent was not stored."""
 
     code = "PARTITION_DECOMMISSIONED"
+
+
+class BacklogQuotaExceeded(RequestRejected):
+    """A group is so far behind that the topic refuses new records (F162); nothing was stored."""
+
+    code = "BACKLOG_QUOTA_EXCEEDED"
 
 
 class InvalidReplicationFactor(RequestRejected):
