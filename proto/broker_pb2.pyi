@@ -89,6 +89,7 @@ class ProduceBatch(_message.Message):
     ACKS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
     """chosen by the client, unique on this stream"""
     topic: _builtins.str
@@ -98,6 +99,8 @@ class ProduceBatch(_message.Message):
     batch: _builtins.bytes
     """design.md §3: header + body"""
     topic_id: _builtins.bytes
+    min_insync_replicas: _builtins.int
+    """the topic must ask for as many at least, or nothing is written; 0: whatever it asks for"""
     def __init__(
         self,
         *,
@@ -107,10 +110,11 @@ class ProduceBatch(_message.Message):
         acks: _builtins.int = ...,
         batch: _builtins.bytes = ...,
         topic_id: _builtins.bytes = ...,
+        min_insync_replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,18 +37,21 @@ class ProduceItem(NamedTuple):
     """In a parsed message: a view of the message."""
     topic_id: bytes = b""
     """Which life of the topic's name is meant; empty: whichever has it now."""
+    min_insync_replicas: int = 0
+    """What the topic must ask for at least; 0: it may ask for what it likes (F032)."""
 
 
 def encode_produce(items: Iterable[ProduceItem]) -> bytes:
     """The bytes of a ProduceRequest; every batch is copied once, into it."""
     parts: list[Buffer] = []
-    for correlation, topic, partition, acks, batch, topic_id in items:
+    for correlation, topic, partition, acks, batch, topic_id, min_insync_replicas in items:
         fields = pb.ProduceBatch(
             correlation=correlation,
             topic=topic,
             partition=partition,
             acks=acks,
             topic_id=topic_id,
+            min_insync_replicas=min_insync_replicas,
         )
         head = fields.SerializeToString() + blob_prefix(_BATCH, len(batch))
         parts.append(blob_prefix(_BATCHES, len(head) + len(batch)) + head)
@@ -81,6 +84,7 @@ def decode_produce(message: Buffer) -> list[ProduceItem]:
                 fields.acks,
                 batch,
                 fields.topic_id,
+                fields.min_insync_replicas,
             )
         )
     return items

@@ -26,7 +26,7 @@ from octavo.runtime.histogram import Histogram
 from octavo.serving.budget import ByteBudget
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
-from octavo.serving.partition.log import ACKS_NONE, Answer
+from octavo.serving.partition.log import ACKS_NONE, UNCONDITIONAL, Answer, Conditions
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.validation import check_acks
 from octavo.serving.quotas.clients import PAUSE_MAX_S, ClientUse
@@ -184,7 +184,10 @@ class ProduceStream:
                 if shell.codec is not None:
                     limit = shell.settings.max_batch_bytes
                     batch = await self._recompressor.under(shell.codec, batch, limit)
-                shell.append(batch, one.acks, reply)
+                conditions = UNCONDITIONAL
+                if one.min_insync_replicas:
+                    conditions = Conditions(one.min_insync_replicas)
+                shell.append(batch, one.acks, reply, conditions)
                 touched.add(shell)
             except OctavoError as error:
                 reply(error)

@@ -24,8 +24,10 @@ from octavo.proto.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_s
 from octavo.proto.errors import to_wire
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import (
+    MIN_INSYNC_DETAIL,
     InconsistentTopicId,
     MessageTooLarge,
+    NotEnoughReplicas,
     NotLeader,
     OctavoError,
     OffsetOutOfRange,
@@ -194,7 +196,7 @@ class FakeBroker(FakeQuotas, BrokerServicer):
                     ack = self._produce(item)
                 except _Cut:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
-                if ack is not None and item.acks != 0:
+                if ack is not None and (item.acks != 0 or self.faults.answers_acks_0):
                     acks.append(ack)
             if acks:
                 yield pb.ProduceReply(acks=acks, throttle_ms=self.faults.throttled_ms())
@@ -216,6 +218,11 @@ class FakeBroker(FakeQuotas, BrokerServicer):
             )
             if len(item.batch) > limit + RECORD_ENVELOPE_BYTES:
                 raise MessageTooLarge(f"a batch of {len(item.batch)} bytes, {limit} are taken")
+            asks_for = int(self.cluster.topics[item.topic].config.get("min.insync.replicas", 2))
+            if item.min_insync_replicas > asks_for:
+                error = NotEnoughReplicas(f"the topic's min.insync.replicas is {asks_for}")
+                error.details[MIN_INSYNC_DETAIL] = asks_for
+                raise error
             done: Appended = model.produce(item.batch, self.cluster.clock.wall_ms())
         except OctavoError as error:
             return pb.ProduceAck(correlation=item.correlation, error=to_wire(error))

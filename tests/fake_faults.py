@@ -20,6 +20,8 @@ class Faults:
     """Cut the stream without appending."""
     refuse: list[OctavoError] = field(default_factory=lambda: list[OctavoError]())
     """Errors for the next batches, one each; nothing is appended."""
+    answers_acks_0: bool = False
+    """Answer batches of acks=0, too, as brokers may."""
     not_leader: int = 0
     """Answer NOT_LEADER without a hint although being the owner."""
     no_identity: int = 0

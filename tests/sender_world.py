@@ -50,6 +50,7 @@ class FakeBatch:
     count: int
     created_s: float
     bad: bool = False
+    acks: int = -1
 
 
 @dataclass
@@ -123,11 +124,13 @@ class World:
         assert batch not in self.completed
         assert batch not in self.failed
 
-    def submit(self, partition: int, count: int, bad: bool = False) -> FakeBatch | None:
+    def submit(
+        self, partition: int, count: int, bad: bool = False, acks: int = -1
+    ) -> FakeBatch | None:
         state = self.core.partition(TOPIC, partition)
         if not self.core.room(state):
             return None
-        batch = FakeBatch(len(self.batches), partition, count, self.now, bad)
+        batch = FakeBatch(len(self.batches), partition, count, self.now, bad, acks)
         self.batches.append(batch)
         self.act(self.core.add(state, batch, self.now))
         return batch

@@ -70,6 +70,17 @@ def _check_client_id(client_id: object) -> None:
         raise _fail("client_id", client_id, f"a text of at most {CLIENT_ID_BYTES_MAX} bytes")
 
 
+_ACKS: dict[object, int] = {"all": -1, "-1": -1, "0": 0, "1": 1, -1: -1, 0: 0, 1: 1}
+
+
+def acks_number(acks: object) -> int:
+    """-1 for all, else 0 or 1, as on the wire; ConfigError for anything else."""
+    number = _ACKS.get(acks) if type(acks) in (str, int) else None
+    if number is None:
+        raise _fail("acks", acks, "'all', 1 or 0")
+    return number
+
+
 _LATER = {"transactional_id": "transactions are not part of this version"}
 
 
@@ -158,8 +169,9 @@ class ProducerConfig:
     """Settings of a producer; see spec/interface.md §1 for the names kept from Kafka."""
 
     acks: Literal["all"] | int | str = "all"
-    """What an acknowledgement means: `all`: durable on Qa bookies; 1: the same, without
-    idempotence; 0: none is waited for."""
+    """What an acknowledgement means: `all`: durable on Qa bookies; 1: the first bookie has it,
+    so that it may be lost with the broker; 0: none is waited for, and nothing is sent again.
+    Without idempotence `send(..., acks=)` says so for one record (F032)."""
     enable_idempotence: bool | None = None
     """None: on when `acks` is all."""
     linger_ms: int = 5
@@ -223,8 +235,7 @@ class ProducerConfig:
         self._check_relations()
 
     def _check_choices(self) -> None:
-        if isinstance(self.acks, bool) or self.acks not in ("all", "-1", "0", "1", -1, 0, 1):
-            raise _fail("acks", self.acks, "'all', 1 or 0")
+        acks_number(self.acks)
         if self.enable_idempotence not in (None, True, False):
             raise _fail("enable_idempotence", self.enable_idempotence, "True or False")
         if not callable(self.partitioner):
@@ -264,7 +275,7 @@ class ProducerConfig:
     @property
     def acks_number(self) -> int:
         """-1 for all, else 0 or 1, as on the wire."""
-        return -1 if self.acks == "all" else int(self.acks)
+        return acks_number(self.acks)
 
     @property
     def idempotent(self) -> bool:

@@ -55,7 +55,15 @@ from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.changes import ListChanges
 from octavo.serving.partition.intake import Intake
 from octavo.serving.partition.limits import Limits
-from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
+from octavo.serving.partition.log import (
+    ACKS_NONE,
+    UNCONDITIONAL,
+    Append,
+    Appended,
+    Conditions,
+    PartitionLog,
+    Reply,
+)
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
@@ -216,12 +224,19 @@ class PartitionCore:
     # --- batches ------------------------------------------------------------------------------
 
     def produce(
-        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        now_ms: int,
+        now_s: float,
+        *,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> list[Action]:
         """One produced batch; raises when it is refused at once and nothing was written."""
         if self.state is not PartitionStateName.SERVING:
             self.check_serving()
-        taken = self._intake.take(batch, acks, reply, now_ms, now_s)
+        taken = self._intake.take(batch, acks, reply, now_ms, now_s, conditions=conditions)
         if isinstance(taken, Append):
             actions = self._sends(now_ms, now_s)
             if acks == ACKS_NONE:

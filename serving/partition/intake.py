@@ -9,6 +9,7 @@ from __future__ import annotations
 from octavo.proto.batch import BatchHeader
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
+    MIN_INSYNC_DETAIL,
     InvalidProducerEpoch,
     NotEnoughReplicas,
     NotLeader,
@@ -20,7 +21,15 @@ from octavo.runtime.errors import (
 from octavo.serving.partition.actions import Refuse, Tell
 from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.limits import Bounds, Limits
-from octavo.serving.partition.log import ACKS_NONE, Append, Appended, PartitionLog, Reply
+from octavo.serving.partition.log import (
+    ACKS_NONE,
+    UNCONDITIONAL,
+    Append,
+    Appended,
+    Conditions,
+    PartitionLog,
+    Reply,
+)
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import Kind, ProducerStates, Verdict
 from octavo.serving.partition.validation import check_batch
@@ -68,7 +77,14 @@ class Intake:
         self._ack_quorum = limits.ack_quorum
 
     def take(
-        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        now_ms: int,
+        now_s: float,
+        *,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> Append | Tell | None:
         """A new batch, queued with its offset; or its answer; or None: it waits with its twin.
 
@@ -86,6 +102,8 @@ class Intake:
                 return self._known(header, verdict, acks, reply)
         if self.decommissioned:
             raise self._is_decommissioned()
+        if conditions.min_insync_replicas > self._ack_quorum:  # what is stored stays stored
+            raise self._asks_for_less(conditions.min_insync_replicas)
         if self._backlog.is_shut and acks != ACKS_NONE:  # who is told nothing: `streams`
             raise self._backlog.refusal()
         if self._log.pending or self.no_ledger:
@@ -120,6 +138,16 @@ class Intake:
         return PartitionDecommissioned(
             f"{self._name} is decommissioned and takes no new records",
             hint="send them again without naming the partition: they go to another one",
+        )
+
+    def _asks_for_less(self, wanted: int) -> NotEnoughReplicas:
+        """F032: the send asserts more copies than the topic promises."""
+        found = self._ack_quorum
+        return NotEnoughReplicas(
+            f"{self._name}: min_insync_replicas={wanted} is asserted, the topic's "
+            f"min.insync.replicas is {found}; nothing was written",
+            hint="raise min.insync.replicas of the topic, or assert less",
+            **{MIN_INSYNC_DETAIL: found},
         )
 
     def _refusal(self, header: BatchHeader, verdict: Verdict[Append]) -> OctavoError:

@@ -33,6 +33,16 @@ class Appended(NamedTuple):
     """The owner had no state of the producer: says nothing about earlier batches (I5)."""
 
 
+class Conditions(NamedTuple):
+    """What must be so for a new batch to be written; one that is stored already is judged by none
+    of it."""
+
+    min_insync_replicas: int = 0
+    """The topic asks for as many copies before it acknowledges (F032)."""
+
+
+UNCONDITIONAL = Conditions()
+
 Answer = Appended | OctavoError
 Reply = Callable[[Answer], None]
 

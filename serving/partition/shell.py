@@ -22,7 +22,7 @@ from octavo.serving.partition.emptying import Emptying
 from octavo.serving.partition.end_proof import EndProof
 from octavo.serving.partition.limits import limits_of, quorum_of
 from octavo.serving.partition.loading import PartitionLoader
-from octavo.serving.partition.log import Append, Reply
+from octavo.serving.partition.log import UNCONDITIONAL, Append, Conditions, Reply
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_ledger import OpenLedger
 from octavo.serving.partition.producers import ProducerStates
@@ -176,14 +176,20 @@ class PartitionShell:
 
     # --- producing ----------------------------------------------------------------------------
 
-    def append(self, batch: Buffer, acks: int, reply: Reply) -> None:
+    def append(
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        conditions: Conditions = UNCONDITIONAL,
+    ) -> None:
         """Validate, de-duplicate, give an offset and send; `reply` is called exactly once.
 
         Raises instead of replying when the batch is refused at once; nothing was written then.
         """
-        clock = self._clock
+        now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
         self._driver.perform(
-            self._core.produce(batch, acks, reply, clock.wall_ms(), clock.monotonic())
+            self._core.produce(batch, acks, reply, now_ms, now_s, conditions=conditions)
         )
 
     @property

@@ -312,8 +312,8 @@ async def full(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) ->
 
 
 async def no_replies(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) -> None:
-    """acks=0: closing waits until the broker read what was sent."""
-    run.send_nowait(producer, b"early")
+    """acks=0, but for one: closing waits until the broker read what was sent."""
+    run.send_nowait(producer, b"early", acks="all")
     await run.send(producer, b"waits")
     run.hold_for(0.2)
     for number in range(12):

@@ -39,6 +39,7 @@ from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.batches import Row
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.client.messaging.producing.intake import Intake
+from octavo.client.messaging.producing.terms import Terms
 from octavo.runtime import tasks
 from octavo.runtime.errors import BufferFull, OctavoError
 from tests.fake_broker import FakeClusterThread
@@ -203,8 +204,10 @@ def test_i4_a_second_strike_while_the_first_one_is_handled(
 ) -> None:
     append = Accumulator.append
 
-    def struck_behind(self: Accumulator, slot: Slot, row: Row) -> SendFuture:
-        future = append(self, slot, row)
+    def struck_behind(
+        self: Accumulator, slot: Slot, row: Row, terms: Terms | None = None
+    ) -> SendFuture:
+        future = append(self, slot, row, terms)
         on_main = threading.current_thread() is threading.main_thread()
         if on_main and bytes(row[2] or b"").endswith(b"-1"):
             raise Interrupted

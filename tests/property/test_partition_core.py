@@ -37,7 +37,7 @@ from octavo.serving.partition.actions import (
     WakeReaders,
 )
 from octavo.serving.partition.core import PartitionCore, PartitionStateName
-from octavo.serving.partition.log import Append, PartitionLog, Reply
+from octavo.serving.partition.log import UNCONDITIONAL, Append, Conditions, PartitionLog, Reply
 from octavo.serving.partition.open_segment import OpenSegment
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.segments import RollReason
@@ -92,9 +92,16 @@ class TellsOneBeforeAnyCopy(PartitionCore):
     """A4."""
 
     def produce(
-        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        now_ms: int,
+        now_s: float,
+        *,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> list[Action]:
-        actions = super().produce(batch, acks, reply, now_ms, now_s)
+        actions = super().produce(batch, acks, reply, now_ms, now_s, conditions=conditions)
         return [*actions, *(FirstCopy(one) for one in self.log.sent_batches())]
 
 
@@ -136,9 +143,16 @@ class EndsWithoutAWord(PartitionCore):
 
 class AnswersInTwoWays(PartitionCore):
     def produce(
-        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        now_ms: int,
+        now_s: float,
+        *,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> list[Action]:
-        actions = super().produce(batch, acks, reply, now_ms, now_s)
+        actions = super().produce(batch, acks, reply, now_ms, now_s, conditions=conditions)
         return [*actions, *(a for a in actions if isinstance(a, Tell))]
 
 
@@ -265,10 +279,17 @@ class LosesWhatWasNotInTheLedger(PartitionCore):
 
 class TakesMoreThanItHasRoomFor(PartitionCore):
     def produce(
-        self, batch: Buffer, acks: int, reply: Reply, now_ms: int, now_s: float
+        self,
+        batch: Buffer,
+        acks: int,
+        reply: Reply,
+        now_ms: int,
+        now_s: float,
+        *,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> list[Action]:
         self._intake._check_room = lambda *_: None  # type: ignore[method-assign]
-        return super().produce(batch, acks, reply, now_ms, now_s)
+        return super().produce(batch, acks, reply, now_ms, now_s, conditions=conditions)
 
 
 # --- planted bugs: ledgers and the list --------------------------------------------------------

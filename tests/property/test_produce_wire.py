@@ -21,6 +21,7 @@ items = st.lists(
         int32,
         st.binary(max_size=300),
         st.binary(max_size=16),
+        int32,
     ),
     max_size=6,
 )
@@ -28,7 +29,15 @@ items = st.lists(
 
 def by_runtime(raw: bytes) -> list[ProduceItem]:
     return [
-        ProduceItem(one.correlation, one.topic, one.partition, one.acks, one.batch, one.topic_id)
+        ProduceItem(
+            one.correlation,
+            one.topic,
+            one.partition,
+            one.acks,
+            one.batch,
+            one.topic_id,
+            one.min_insync_replicas,
+        )
         for one in pb.ProduceRequest.FromString(raw).batches
     ]
 
@@ -51,6 +60,7 @@ def test_what_the_runtime_writes_is_decoded(given_items: list[ProduceItem]) -> N
             acks=one.acks,
             batch=bytes(one.batch),
             topic_id=one.topic_id,
+            min_insync_replicas=one.min_insync_replicas,
         )
     assert decode_produce(request.SerializeToString()) == given_items
 

@@ -59,6 +59,37 @@ def test_without_idempotence_nothing_acknowledged_is_missing(  # F044: duplicate
     assert world.stopped is None
 
 
+def test_f032_of_a_lost_connection_only_what_asked_for_an_answer_is_sent_again() -> None:
+    world = World(partitions=1, idempotent=False)
+    for acks in (-1, 0, 1, 0):
+        world.submit(0, 1, acks=acks)
+        world.find()
+    unanswered = world.batches[1]
+    correlation = [send.correlation for send in world.connections["a"].requests][1]
+    world.act(world.core.written([correlation]))
+    assert world.completed.keys() == {unanswered}
+    world.cut("a", zombies=False)
+    assert world.completed.keys() == {world.batches[1], world.batches[3]}, "nobody tells (A4)"
+    world.heal()
+    assert world.logs[0] == [world.batches[0], world.batches[2]], "in their order"
+
+
+def test_f032_only_what_is_owed_an_answer_is_overdue() -> None:
+    world = World(partitions=1, idempotent=False)
+    for acks in (0, 1):
+        world.submit(0, 1, acks=acks)
+        world.find()
+    world.tick(3.0)  # beyond the request timeout
+    requests = world.connections["a"].requests
+    unanswered, again = world.batches
+    assert [send.batch for send in requests] == [unanswered, again]
+    world.act(world.core.written([requests[0].correlation]))  # a slow connection, not a silent one
+    world.tick(1.0)
+    world.find()
+    assert [send.batch for send in requests] == [unanswered, again, again]
+    assert world.completed.keys() == {unanswered}
+
+
 def ready_world(partitions: int = 1) -> World:
     world = World(partitions=partitions)
     for partition in range(partitions):

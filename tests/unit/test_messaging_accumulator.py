@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.batches import Batch, Columns, Row
 from octavo.client.messaging.producing.in_flight import Partition
+from octavo.client.messaging.producing.terms import Terms
 from octavo.proto import batch as batch_format
 
 NOW = [0.0]
@@ -240,7 +241,7 @@ def test_an_open_batch_without_a_record_is_nobodys_business() -> None:
     """Between opening a batch and its first record a signal handler may flush, wait and close."""
     accumulator, slot = made(linger_s=1.0)
     NOW[0] = 0.0
-    accumulator._open(slot)  # pyright: ignore[reportPrivateUsage]  # here the section is left
+    accumulator._open(slot, accumulator.terms)  # pyright: ignore[reportPrivateUsage]  # here the section is left
     opened = slot.open
     accumulator.expedite_all()
     accumulator.close_open(slot)
@@ -259,8 +260,59 @@ def test_an_open_batch_without_a_record_is_nobodys_business() -> None:
 def test_the_end_drops_an_open_batch_without_a_record() -> None:
     accumulator, slot = made()
     NOW[0] = 0.0
-    accumulator._open(slot)  # pyright: ignore[reportPrivateUsage]
+    accumulator._open(slot, accumulator.terms)  # pyright: ignore[reportPrivateUsage]
     opened = slot.open
     assert accumulator.take_all() == []
     assert not accumulator.pending
     assert append(accumulator, slot, row(100), 0.0) is not opened
+
+
+# --- terms (F032) --------------------------------------------------------------------------------
+
+DEFAULT, ONE, THREE = Terms(), Terms(1), Terms(min_insync_replicas=3)
+
+
+@given(st.lists(st.sampled_from((None, ONE, THREE, "bulk")), min_size=1, max_size=40))
+def test_f032_records_of_different_terms_never_share_a_batch_and_keep_their_order(
+    sends: list[Terms | str | None],
+) -> None:
+    accumulator, slot = made(batch_size=1_000)
+    for number, terms in enumerate(sends):
+        value = b"%d" % number
+        if isinstance(terms, str):
+            accumulator.append_many(slot, Columns([7], [None], [value], None, [100]))
+        else:
+            accumulator.append(slot, row(100, value), terms)
+    accumulator.expedite_all()
+    taken = [batch for batch in iter(lambda: accumulator.take(slot), None) if batch]
+    found = [(value, batch.terms) for batch in taken for value in batch.columns().values]
+    expected = [
+        (b"%d" % number, terms if isinstance(terms, Terms) else DEFAULT)
+        for number, terms in enumerate(sends)
+    ]
+    assert found == expected
+    assert not slot.closed
+    assert slot.open is None
+
+
+def test_an_open_batch_without_a_record_takes_the_terms_of_its_first_one() -> None:
+    accumulator, slot = made()
+    NOW[0] = 0.0
+    accumulator._open(slot, DEFAULT)  # pyright: ignore[reportPrivateUsage]  # here the section ends
+    opened = slot.open
+    assert accumulator.append(slot, row(100), ONE).completion is opened
+    assert opened is not None
+    assert opened.terms is ONE
+    accumulator.append_many(slot, Columns([7], [None], [b"v"], None, [100]))
+    assert [batch.terms for batch in slot.closed] == [ONE]
+
+
+def test_a_batch_made_elsewhere_has_the_producers_terms() -> None:
+    accumulator = Accumulator(
+        batch_size=1_000, linger_s=1.0, buffer_memory=10_000, now_s=lambda: NOW[0], terms=ONE
+    )
+    slot = Slot(Partition("t", 0))
+    batch = Batch("t", 0, 0.0)
+    batch.count = batch.size_bytes = 1
+    accumulator.append_made(slot, batch)
+    assert batch.terms is ONE

@@ -74,6 +74,7 @@ def test_f027_a_broker_that_has_not_heard_of_a_decommissioned_partition_is_not_b
 class Piece:
     count: int = 1
     created_s: float = 0.0
+    acks: int = -1
 
 
 class Sender:

@@ -14,6 +14,7 @@ from octavo.proto import batch as batches
 from octavo.proto.compression import Codec
 from octavo.proto.segment_entries import ProducerSnapshot, Snapshot, decode_snapshot
 from octavo.runtime.errors import (
+    MIN_INSYNC_DETAIL,
     CorruptBatch,
     InvalidRequest,
     InvalidTimestamp,
@@ -24,7 +25,7 @@ from octavo.runtime.errors import (
     Throttled,
 )
 from octavo.serving.partition import loading
-from octavo.serving.partition.log import ACKS_NONE, ACKS_ONE, Appended
+from octavo.serving.partition.log import ACKS_NONE, ACKS_ONE, Answer, Appended, Conditions
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import offset_for_time, read_at
 from octavo.serving.partition.shell import PartitionShell
@@ -105,6 +106,34 @@ async def test_clean_unload_closes_with_a_footer_and_the_next_owner_goes_on(rig:
     again = await produce(moved, make_batch([b"4"], pid=9, epoch=0, sequence=4))
     assert again == Appended(4, again.append_time_ms, duplicate=True)
     assert (await produce(moved, make_batch([b"5"], pid=9, epoch=0, sequence=5))).base_offset == 5
+
+
+async def test_f032_an_assertion_that_fails_is_refused_before_writing(rig: Rig) -> None:
+    broker = rig.broker()
+    shell = await broker.open()
+    answers = Answers()
+    one = make_batch([b"s0"], pid=3, epoch=0, sequence=0)
+    shell.append(one, -1, answers.reply, Conditions(min_insync_replicas=2))
+    await answers.wait(1)
+    with pytest.raises(NotEnoughReplicas) as caught:
+        shell.append(make_batch([b"s1"], pid=3, epoch=0, sequence=1), -1, _never, Conditions(3))
+    assert caught.value.details == {MIN_INSYNC_DETAIL: 2}
+    assert shell.high_watermark == 1
+    shell.adopt(broker.settings(min_insync_replicas="3"))
+    shell.append(make_batch([b"s1"], pid=3, epoch=0, sequence=1), -1, answers.reply, Conditions(3))
+    await answers.wait(2)
+    shell.adopt(broker.settings(min_insync_replicas="2"))
+    shell.append(  # its answer was lost: it is stored, whatever the topic asks for by now
+        make_batch([b"s1"], pid=3, epoch=0, sequence=1), -1, answers.reply, Conditions(3)
+    )
+    await answers.wait(3)
+    last = answers.all[-1]
+    assert isinstance(last, Appended)
+    assert (last.base_offset, last.duplicate) == (1, True)
+
+
+def _never(answer: Answer) -> None:
+    raise AssertionError(f"refused and answered {answer}")
 
 
 async def test_w5_owner_killed_before_any_reply_gives_duplicates_with_offsets(rig: Rig) -> None:

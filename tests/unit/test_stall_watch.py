@@ -13,6 +13,7 @@ from octavo.runtime.errors import NotEnoughReplicas
 class _Batch:
     count: int
     created_s: float
+    acks: int = -1
 
 
 def waiting_since(created_s: float) -> InFlight:

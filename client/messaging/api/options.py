@@ -33,6 +33,10 @@ else:
 """What a producer's serializer takes: of `Producer[V]`."""
 
 
+Acks = Literal["all", "-1", "0", "1", -1, 0, 1]
+"""Whose promise an acknowledgement is."""
+
+
 class ClientOptions(TypedDict, total=False):
     """Names and types of `ClientConfig`."""
 
@@ -51,7 +55,7 @@ class ProducerOptions(TypedDict, total=False):
     the producer takes.
     """
 
-    acks: Literal["all", "-1", "0", "1", -1, 0, 1]
+    acks: Acks
     enable_idempotence: bool | None
     linger_ms: int
     batch_size: int

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Self
 from octavo.client.messaging.api.arrow_access import arrow_sending
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.leaving import leave_async, say_waiting
-from octavo.client.messaging.api.options import Plain, UserHeaders, V
+from octavo.client.messaging.api.options import Acks, Plain, UserHeaders, V
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.producing.bulk import (
     BulkSend,
@@ -71,17 +71,28 @@ class AsyncProducer(Generic[V]):
         partition: int | None = None,
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait until it is acknowledged; its batch does not linger."""
+        """Send one record and wait until it is acknowledged; its batch does not linger.
+
+        `acks` counts for this record only, of a producer with enable_idempotence=False (else
+        ConfigError): all, 1, or 0, with which the offset is -1 and a failure stays unknown. Order
+        is kept as long as nothing must be sent again. `min_insync_replicas`: raises
+        NotEnoughReplicas, and nothing is written, unless the topic asks for as many at least.
+        """
         engine = self.engine()
         intake = engine.intake
+        terms = intake.terms_of(acks, min_insync_replicas)
         if topic not in intake.topics:
             await engine.delivery.ensure_topic(topic)
         if engine.early.waiting(topic):
             await engine.early.drained(topic)
         while True:
             try:
-                future = intake.send(topic, value, key, partition, headers, timestamp_ms, True, 0.0)
+                future = intake.send(
+                    topic, value, key, partition, headers, timestamp_ms, True, 0.0, terms
+                )
                 break
             except BufferFull:
                 await engine.space(intake.record_limit(topic))
@@ -96,17 +107,22 @@ class AsyncProducer(Generic[V]):
         partition: int | None = None,
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> SendFuture:
-        """Queue one record; the future can be awaited or given callbacks.
+        """Queue one record; the future can be awaited or given callbacks. Arguments as in `send`.
 
         Never blocks: raises BufferFull when buffer_memory is full (`send` waits instead).
         """
         engine = self.engine()
         intake = engine.intake
+        terms = intake.terms_of(acks, min_insync_replicas)
         if topic in intake.topics and not engine.early.waiting(topic):
-            return intake.send(topic, value, key, partition, headers, timestamp_ms, False, 0.0)
+            return intake.send(
+                topic, value, key, partition, headers, timestamp_ms, False, 0.0, terms
+            )
         row = intake.convert(topic, value, key, headers, timestamp_ms)
-        return engine.early.send(topic, partition, row)
+        return engine.early.send(topic, partition, row, terms)
 
     async def send_many(
         self,

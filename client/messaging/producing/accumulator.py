@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from octavo.client.messaging.producing.batches import (
+    ALL_COPIES,
     MAX_BATCH_RECORDS,
     Batch,
     Cell,
@@ -29,6 +30,7 @@ from octavo.client.messaging.producing.batches import (
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.client.messaging.producing.in_flight import Partition
 from octavo.client.messaging.producing.sections import Section
+from octavo.client.messaging.producing.terms import Terms
 
 GROWN_BYTES_MAX = 512 * 1024
 GROWN_BATCHES_MAX = 8
@@ -92,6 +94,7 @@ class Accumulator:
         buffer_memory: int,
         now_s: Callable[[], float],
         resolver: int = 0,
+        terms: Terms = ALL_COPIES,
     ) -> None:
         section = Section()
         self.section = section
@@ -101,6 +104,8 @@ class Accumulator:
         self.resolver = resolver
         """Ident of the thread on whose loop batches are resolved."""
         self.space = threading.Condition(self.lock)
+        self.terms = terms
+        """Of records that say nothing of their own."""
         self.batch_size = batch_size
         self.free_bytes = buffer_memory
         self.buffer_memory = buffer_memory
@@ -117,21 +122,28 @@ class Accumulator:
 
     # --- appending, any thread, lock held ------------------------------------------------------
 
-    def append(self, slot: Slot, row: Row) -> SendFuture:
-        """Add one record whose size was checked to fit."""
+    def append(self, slot: Slot, row: Row, terms: Terms | None = None) -> SendFuture:
+        """Add one record whose size was checked to fit; `terms`: None, as the producer's."""
+        terms = self.terms if terms is None else terms
         timestamp_ms, key, value, headers, size_bytes = row
         cells = (timestamp_ms, key, value, headers)
         full_bytes = slot.full_bytes or self.batch_size
         while True:
             batch = slot.open
             if batch is None:
-                self._open(slot)
+                self._open(slot, terms)
                 continue
             index = batch.count
             size = batch.size_bytes + size_bytes
             limit = full_bytes
             if slot.closed and slot.grown_bytes_max > limit:
                 limit = slot.grown_bytes_max
+            if batch.terms is not terms:
+                if index:
+                    self.close_open(slot)  # a batch has one promise (F032)
+                else:
+                    batch.terms = terms  # its section was interrupted before its first record
+                continue
             if index and (size > limit or index >= MAX_BATCH_RECORDS):
                 self.close_open(slot)
                 continue
@@ -154,14 +166,23 @@ class Accumulator:
         return slot.fills_up_to(self.batch_size)
 
     def append_many(self, slot: Slot, rows: Columns) -> list[Span]:
-        """Add columns to one partition, cutting batches by size without a loop over records."""
+        """Add columns to one partition, cutting batches by size without a loop over records.
+
+        On the producer's own terms.
+        """
         ends = list(accumulate(rows.sizes))
         spans: list[Span] = []
         start, total = 0, len(ends)
         while start < total:
             batch = slot.open
             if batch is None:
-                self._open(slot)
+                self._open(slot, self.terms)
+                continue
+            if batch.terms is not self.terms:
+                if batch.count:
+                    self.close_open(slot)
+                else:
+                    batch.terms = self.terms
                 continue
             count, size_bytes = batch.count, batch.size_bytes
             before = ends[start - 1] if start else 0
@@ -175,7 +196,7 @@ class Accumulator:
             part = rows if (start, stop) == (0, total) else rows.part(start, stop)
             parts, cells = batch.parts_with(part), list[Cell]()
             taken = ends[stop - 1] - before
-            if slot.open is not batch or batch.count != count:
+            if slot.open is not batch or (batch.count, batch.terms) != (count, self.terms):
                 continue  # an interruption let others go on
             batch.parts, batch.cells = parts, cells
             batch.count = count + stop - start
@@ -194,6 +215,7 @@ class Accumulator:
     def append_made(self, slot: Slot, batch: Batch) -> None:
         """Add a batch that is complete already (Arrow columns), behind what the slot holds."""
         batch.resolver = self.resolver
+        batch.terms = self.terms
         self.close_open(slot)
         made = (batch,)
         self.pending[batch] = None
@@ -202,9 +224,9 @@ class Accumulator:
         self.ready[slot] = None
         self.wake_wanted = True
 
-    def _open(self, slot: Slot) -> None:
+    def _open(self, slot: Slot, terms: Terms) -> None:
         now_s = self._now_s()
-        batch = Batch(slot.topic, slot.partition, now_s, self.resolver)
+        batch = Batch(slot.topic, slot.partition, now_s, self.resolver, terms)
         if slot.open is None:
             slot.open = batch
             self.pending[batch] = None

@@ -22,6 +22,11 @@ class Send:
     base_sequence: int
     topic_id: bytes = b""
 
+    @property
+    def acks(self) -> int:
+        """Whose promise the batch waits for; 0: nobody answers (A4)."""
+        return self.batch.acks
+
 
 @dataclass(frozen=True, slots=True)
 class Complete:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from octavo.client.messaging.producing.futures import Completion
+from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto import batch as batch_format
 from octavo.runtime.checksum import Buffer
@@ -16,6 +17,7 @@ from octavo.runtime.checksum import Buffer
 RECORD_OVERHEAD_BYTES = 24
 """Counted for each record: timestamp, two offsets, validity bits."""
 MAX_BATCH_RECORDS = batch_format.MAX_RECORDS
+ALL_COPIES = Terms()
 
 
 class Columns(NamedTuple):
@@ -59,10 +61,20 @@ class Batch(Completion):
         "payload",
         "payload_producer",
         "size_bytes",
+        "terms",
     )
 
-    def __init__(self, topic: str, partition: int, created_s: float, resolver: int = 0) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        created_s: float,
+        resolver: int = 0,
+        terms: Terms = ALL_COPIES,
+    ) -> None:
         super().__init__(topic, partition, resolver)
+        self.terms = terms
+        """What each record in it was sent with."""
         self.parts: tuple[Columns, ...] = ()
         """Records appended in bulk, and single ones before them."""
         self.cells: list[Cell] = []
@@ -80,6 +92,11 @@ class Batch(Completion):
         self.payload: Buffer = b""
         """The encoded batch, kept for retries."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
+
+    @property
+    def acks(self) -> int:
+        """Whose promise it waits for."""
+        return self.terms.acks
 
     @property
     def records(self) -> int:

@@ -180,9 +180,8 @@ class Delivery:
         """End it: what has no outcome fails with `error`; connections and tasks are gone after."""
         self._releasing = True
         try:
-            if self.core.settings.acks == 0:
-                for link in self._links.values():
-                    await link.written_out(ACKS_0_CLOSE_S)
+            for link in self._links.values():
+                await link.written_out(ACKS_0_CLOSE_S)
         finally:
             self._unwatch()
             self._end(error)
@@ -327,13 +326,12 @@ class Delivery:
             link = self._links[send.owner] = ProduceLink(
                 self.cluster,
                 send.owner,
-                self.core.settings.acks,
                 on_acks=self._on_acks,
                 on_lost=self._on_lost,
                 on_written=self._on_written,
             )
             self.spawn(link.run(), f"produce-{send.owner}")
-        link.push(send, payload, now_s)
+        link.push(send, payload, batch.terms, now_s)
 
     # --- what the links report ------------------------------------------------------------------
 
@@ -380,7 +378,6 @@ def settings_of(config: ProducerConfig) -> SenderSettings:
     """The core's limits, in seconds."""
     return SenderSettings(
         idempotent=config.idempotent,
-        acks=config.acks_number,
         max_in_flight=config.max_in_flight_requests_per_connection,
         delivery_timeout_s=config.delivery_timeout_ms / 1000,
         request_timeout_s=config.request_timeout_ms / 1000,

@@ -21,6 +21,7 @@ from __future__ import annotations
 from octavo.client.messaging.producing.batches import Row
 from octavo.client.messaging.producing.futures import Completion, SendFuture
 from octavo.client.messaging.producing.routing import TopicState
+from octavo.client.messaging.producing.terms import Terms
 from octavo.runtime.errors import DeliveryFailed
 
 WAITING = 0
@@ -36,15 +37,23 @@ STRUCK = 3
 class Early(Completion):
     """One such record. Its outcome is its own until appended, then that of its batch."""
 
-    __slots__ = ("reserved_bytes", "row", "state", "step", "wanted")
+    __slots__ = ("reserved_bytes", "row", "state", "step", "terms", "wanted")
 
     def __init__(
-        self, topic: str, wanted: int | None, row: Row, resolver: int, state: TopicState | None
+        self,
+        topic: str,
+        wanted: int | None,
+        row: Row,
+        resolver: int,
+        state: TopicState | None,
+        *,
+        terms: Terms,
     ) -> None:
         super().__init__(topic, -1, resolver)
         self.wanted = wanted
         """The partition it was sent to; None: by its key, or any."""
         self.row = row
+        self.terms = terms
         self.state = state
         """Where it goes in; None as long as the topic is not known."""
         self.step = WAITING

@@ -20,6 +20,7 @@ from octavo.client.messaging.producing.early import (
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.producing.routing import TopicState
+from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.user_code import leave_later
 from octavo.runtime.errors import (
     BufferFull,
@@ -53,12 +54,12 @@ class EarlySends:
         """Whether records of `topic` still wait, so that later ones must queue behind them."""
         return topic in self._queues
 
-    def send(self, topic: str, partition: int | None, row: Row) -> SendFuture:
+    def send(self, topic: str, partition: int | None, row: Row, terms: Terms) -> SendFuture:
         """Queue one converted record; raises BufferFull when the producer's memory is full."""
         intake = self._intake
         if intake.closed is not None:
             raise intake.refusal()
-        record = Early(topic, partition, row, intake.accumulator.resolver, None)
+        record = Early(topic, partition, row, intake.accumulator.resolver, None, terms=terms)
         try:
             self._reserve(record, row[4])
             queue = self._queues.get(topic)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from octavo.runtime.errors import CorruptBatch, OctavoError, RequestRejected, UnknownTopic
+from octavo.runtime.errors import (
+    MIN_INSYNC_DETAIL,
+    CorruptBatch,
+    NotEnoughReplicas,
+    OctavoError,
+    RequestRejected,
+    UnknownTopic,
+)
 from octavo.runtime.invariant import invariant
 
 CORRUPT_ATTEMPTS = 3
@@ -33,13 +40,17 @@ class Deliverable(Protocol):
         """When its first record was appended; the delivery timeout counts from here."""
         ...
 
+    @property
+    def acks(self) -> int:
+        """Whose promise it waits for: -1 all, 1 the first bookie, 0 nobody's (A4)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
     """Limits of the core, in seconds."""
 
     idempotent: bool = True
-    acks: int = -1
     max_in_flight: int = 5
     delivery_timeout_s: float = 120.0
     request_timeout_s: float = 30.0
@@ -90,12 +101,14 @@ class InFlight:
             return self.attempts >= CORRUPT_ATTEMPTS
         if isinstance(error, UnknownTopic):
             return now_s - self.batch.created_s >= settings.unknown_topic_s
+        if isinstance(error, NotEnoughReplicas):  # of what the topic asks for, not of bookies
+            return MIN_INSYNC_DETAIL in error.details
         return isinstance(error, RequestRejected)
 
     def is_overdue(self, settings: SenderSettings, now_s: float) -> bool:
         """Whether an answer should be here by now; with acks=0 none is awaited."""
         waited_s = now_s - self.sent_s
-        waits = self.state is State.SENT and settings.acks != 0
+        waits = self.state is State.SENT and self.batch.acks != 0
         return waits and waited_s >= settings.request_timeout_s
 
     def deadline_s(self, settings: SenderSettings) -> float:

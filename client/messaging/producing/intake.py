@@ -33,6 +33,7 @@ from octavo.client.messaging.producing.serializers import (
     key_converter,
     value_converter,
 )
+from octavo.client.messaging.producing.terms import Terms, TermsTable
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto.batch import MAX_RECORD_BYTES
 from octavo.runtime.clock import Clock
@@ -75,12 +76,15 @@ class Intake:
         self.now_s = clock.monotonic
         self.wall_ms = clock.wall_ms
         self._loop_thread = threading.get_ident()
+        terms = TermsTable(config)
+        self.terms_of = terms.of
         self.accumulator = Accumulator(
             batch_size=max(config.batch_size, 1),
             linger_s=config.linger_ms / 1000,
             buffer_memory=config.buffer_memory,
             now_s=clock.monotonic,
             resolver=self._loop_thread,
+            terms=terms.default,
         )
         self.topics: dict[str, TopicState] = {}
         self.router = Router(config)
@@ -139,13 +143,14 @@ class Intake:
         timestamp_ms: int | None,
         expedite: bool,
         block_s: float,
+        terms: Terms,
     ) -> SendFuture:
-        """Append one record to a topic that is in `topics`.
+        """Append one record to a topic that is in `topics`, on `terms` of `terms_of`.
 
         Blocks the calling thread up to `block_s` for memory, then raises BufferFull.
         """
         row = self.convert(topic, value, key, headers, timestamp_ms)
-        return self.append(self.topics[topic], partition, row, expedite, block_s)
+        return self.append(self.topics[topic], partition, row, expedite, block_s, terms=terms)
 
     def convert(
         self, topic: str, value: object, key: object, headers: object, timestamp_ms: int | None
@@ -167,7 +172,14 @@ class Intake:
         return (timestamp_ms, key_bytes, value_bytes, stored_headers, size + RECORD_OVERHEAD_BYTES)
 
     def append(
-        self, state: TopicState, partition: int | None, row: Row, expedite: bool, block_s: float
+        self,
+        state: TopicState,
+        partition: int | None,
+        row: Row,
+        expedite: bool,
+        block_s: float,
+        *,
+        terms: Terms,
     ) -> SendFuture:
         """Append one converted record; blocks as `send`."""
         accumulator, router = self.accumulator, self.router
@@ -177,7 +189,7 @@ class Intake:
         if partition is None and router.custom is not None:
             partition = router.custom_choice(state, key, value, headers)
         if accumulator.mine():
-            return self._set_aside(state, partition, row)
+            return self._set_aside(state, partition, row, terms)
         if self.aside:
             self.place_aside()
         with accumulator.lock:
@@ -186,7 +198,7 @@ class Intake:
             if accumulator.free_bytes < size_bytes:
                 self.wait_space(size_bytes, block_s)
             slot = router.choose(state, partition, key)
-            future = accumulator.append(slot, row)
+            future = accumulator.append(slot, row, terms)
             if key is None and partition is None:
                 state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
             if (expedite or self.closed is not None) and slot.open is not None:
@@ -198,7 +210,9 @@ class Intake:
 
     # --- records of interrupting code ------------------------------------------------------------
 
-    def _set_aside(self, state: TopicState, partition: int | None, row: Row) -> SendFuture:
+    def _set_aside(
+        self, state: TopicState, partition: int | None, row: Row, terms: Terms
+    ) -> SendFuture:
         """Keep a record whose sender interrupted a section of its own thread."""
         if self.closed is not None:
             raise self.refusal()
@@ -209,7 +223,7 @@ class Intake:
                 f"{len(self.aside)} records sent by a signal handler or finaliser already wait "
                 "for the call that it interrupted"
             )
-        record = Early(state.name, partition, row, self._loop_thread, state)
+        record = Early(state.name, partition, row, self._loop_thread, state, terms=terms)
         self.aside[record] = None
         try:
             self.loop.call_soon_threadsafe(self._look)
@@ -263,7 +277,7 @@ class Intake:
             accumulator.free_bytes += record.reserved_bytes
             record.reserved_bytes = 0
             record.step = GOING_IN
-            future = accumulator.append(slot, record.row)
+            future = accumulator.append(slot, record.row, record.terms)
             if key is None and record.wanted is None:
                 state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
             if expedite and slot.open is not None:

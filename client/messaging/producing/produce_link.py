@@ -18,6 +18,7 @@ from octavo.client.messaging.cluster.throttles import Throttle
 from octavo.client.messaging.cluster.transport import ProduceCall
 from octavo.client.messaging.producing.actions import Send
 from octavo.client.messaging.producing.recent_sends import RecentSends
+from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_rpc_error
@@ -46,7 +47,6 @@ class ProduceLink:
         self,
         cluster: Cluster,
         address: str,
-        acks: int,
         *,
         on_acks: OnAcks,
         on_lost: OnLost,
@@ -58,19 +58,24 @@ class ProduceLink:
         self._throttle = Throttle(address, cluster.clock)
         self._cluster = cluster
         self._now_s = cluster.clock.monotonic
-        self._acks = acks
         self._on_acks = on_acks
         self._on_lost = on_lost
         self._on_written = on_written
-        self._outbox: deque[tuple[Send, Buffer]] = deque()
+        self._outbox: deque[tuple[Send, Buffer, Terms]] = deque()
+        self._owed: set[int] = set()
+        """What the silence of the broker is judged by: sent, and neither answered nor, with acks=0,
+        written. As bounded as the outbox, and emptied with the stream."""
+        self._unheard = False
+        """Whether this stream took batches over that nobody will answer (acks=0)."""
         self._queued = asyncio.Event()
         self._call: ProduceCall | None = None
         self._writing = False
         self._written = asyncio.Event()
 
-    def push(self, send: Send, payload: Buffer, now_s: float) -> None:
+    def push(self, send: Send, payload: Buffer, terms: Terms, now_s: float) -> None:
         """Queue one encoded batch."""
-        self._outbox.append((send, payload))
+        self._outbox.append((send, payload, terms))
+        self._owed.add(send.correlation)
         self.recent.sent(send.correlation, now_s)
         self._progress.asked(now_s)
         self._queued.set()
@@ -81,6 +86,8 @@ class ProduceLink:
             await self._queued.wait()
             error = await self._session()
             self._outbox.clear()
+            self._owed.clear()
+            self._unheard = False
             self.recent.clear()
             self._progress.cleared()
             self._queued.clear()
@@ -128,7 +135,7 @@ class ProduceLink:
                 if reply.throttle_ms:
                     self._throttle.told(reply.throttle_ms, self._cluster.config.client_id)
                 now_s, acks = self._now_s(), reply.acks
-                self._progress.heard(now_s, len(acks))
+                self._heard([ack.correlation for ack in acks], now_s)
                 for ack in acks:
                     self.recent.answered(ack.correlation)
                 self._on_acks(acks, now_s)
@@ -148,26 +155,35 @@ class ProduceLink:
                 await call.write(encode_produce(items))
                 self._writing = False
                 self._written.set()
-                if self._acks == 0:  # no answer will say so
+                taken = [item.correlation for item in items if item.acks == 0]
+                if taken:  # no answer will say so
                     now_s = self._now_s()
-                    self._progress.heard(now_s, len(items))
-                    self._on_written([item.correlation for item in items], now_s)
+                    self._unheard = True
+                    self._heard(taken, now_s)
+                    self._on_written(taken, now_s)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
         except asyncio.InvalidStateError:
             return BrokerUnavailable(f"{self.address}: the produce stream ended")
 
-    async def written_out(self, timeout_s: float) -> None:
-        """For acks=0: everything queued reached the broker, which has seen the end of the stream.
+    def _heard(self, correlations: Sequence[int], now_s: float) -> None:
+        """The stream moved. A broker may answer a batch of acks=0, too: it counts once."""
+        before = len(self._owed)
+        self._owed.difference_update(correlations)
+        self._progress.heard(now_s, before - len(self._owed))
 
-        Best effort, at most `timeout_s`: nobody waits for replies of such batches (A4).
+    async def written_out(self, timeout_s: float) -> None:
+        """What was sent with acks=0 reached the broker, which has seen the end of the stream.
+
+        Best effort, at most `timeout_s`: nobody waits for replies of such batches (A4). Without any
+        it returns at once.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                while self._outbox or self._writing:
+                while any(send.acks == 0 for send, *_ in self._outbox) or self._writing:
                     self._written.clear()
                     await self._written.wait()
-                if self._call is not None:
+                if self._call is not None and self._unheard:
                     await self._call.done_writing()
                     await self._call.code()
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -177,14 +193,20 @@ class ProduceLink:
         items: list[ProduceItem] = []
         size_bytes = 0
         while self._outbox and len(items) < MESSAGE_BATCHES_MAX:
-            send, payload = self._outbox[0]
+            send, payload, terms = self._outbox[0]
             if size_bytes and size_bytes + len(payload) > MESSAGE_BYTES_TARGET:
                 break
             self._outbox.popleft()
             size_bytes += len(payload)
             items.append(
                 ProduceItem(
-                    send.correlation, send.topic, send.partition, self._acks, payload, send.topic_id
+                    send.correlation,
+                    send.topic,
+                    send.partition,
+                    terms.acks,
+                    payload,
+                    send.topic_id,
+                    terms.min_insync_replicas,
                 )
             )
         return items

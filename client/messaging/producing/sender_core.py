@@ -160,7 +160,7 @@ class SenderCore:
     def connection_lost(self, owner: str, error: OctavoError, now_s: float) -> list[Action]:
         """The connection to `owner` ended: what it carried has unknown fate."""
         for item in self._attempts.sent_to(owner):
-            if self.settings.acks == 0:
+            if item.batch.acks == 0:
                 self._attempts.complete(item, -1, duplicate=False)  # A4: it is not told
                 item.partition.owner = ""
             else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Self
 from octavo.client.messaging.api.arrow_access import arrow_sending
 from octavo.client.messaging.api.forking import foreign_client
 from octavo.client.messaging.api.leaving import leave, say_waiting
-from octavo.client.messaging.api.options import Plain, UserHeaders, V
+from octavo.client.messaging.api.options import Acks, Plain, UserHeaders, V
 from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.client.messaging.config import ProducerConfig
 from octavo.client.messaging.producing.bulk import (
@@ -82,12 +82,21 @@ class Producer(Generic[V]):
         partition: int | None = None,
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait until it is acknowledged; its batch does not linger."""
+        """Send one record and wait until it is acknowledged; its batch does not linger.
+
+        `acks` counts for this record only, of a producer with enable_idempotence=False (else
+        ConfigError): all, 1, or 0, with which the offset is -1 and a failure stays unknown. Order
+        is kept as long as nothing must be sent again. `min_insync_replicas`: raises
+        NotEnoughReplicas, and nothing is written, unless the topic asks for as many at least.
+        """
         self._thread.refuse_own()
         intake = self._open(topic)
+        terms = intake.terms_of(acks, min_insync_replicas)
         future = intake.send(
-            topic, value, key, partition, headers, timestamp_ms, True, self._block_s
+            topic, value, key, partition, headers, timestamp_ms, True, self._block_s, terms
         )
         return future.result()
 
@@ -100,11 +109,17 @@ class Producer(Generic[V]):
         partition: int | None = None,
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> SendFuture:
-        """Queue one record; blocks only for memory, up to max_block_ms, then BufferFull."""
+        """Queue one record; blocks only for memory, up to max_block_ms, then BufferFull.
+
+        Arguments as in `send`.
+        """
         intake = self._open(topic)
+        terms = intake.terms_of(acks, min_insync_replicas)
         return intake.send(
-            topic, value, key, partition, headers, timestamp_ms, False, self._block_s
+            topic, value, key, partition, headers, timestamp_ms, False, self._block_s, terms
         )
 
     def send_many(

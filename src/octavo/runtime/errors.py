@@ -84,6 +84,11 @@ class NotLeader(RetriableError):
     default_hint = "refresh metadata and ask the owner"
 
 
+MIN_INSYNC_DETAIL = "topic_min_insync_replicas"
+"""Of NotEnoughReplicas: what the topic asks for is less than a send asserted (F032); nothing was
+written, and waiting for bookies does not help."""
+
+
 class NotEnoughReplicas(RetriableError):
     """Fewer bookies are alive than must hold a copy before an acknowledgement."""
 
