@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/proto/peers.proto\x12\x0coctavo.peers\"8\n\x10HeartbeatRequest\x12\x13\n\x0b\x66rom_broker\x18\x01 \x01(\t\x12\x0f\n\x07hold_ms\x18\x02 \x01(\x05\"\'\n\x0eHeartbeatReply\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x0c\"1\n\rTakePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x0bTakeRequest\x12\x0e\n\x06\x62undle\x18\x01 \x01(\x05\x12\x0f\n\x07prepare\x18\x02 \x01(\x08\x12/\n\npartitions\x18\x03 \x03(\x0b\x32\x1b.octavo.peers.TakePartition\"K\n\tTakeReply\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x15\n\rowner_address\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\x32\x8e\x01\n\x05Peers\x12I\n\tHeartbeat\x12\x1e.octavo.peers.HeartbeatRequest\x1a\x1c.octavo.peers.HeartbeatReply\x12:\n\x04Take\x12\x19.octavo.peers.TakeRequest\x1a\x17.octavo.peers.TakeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/proto/peers.proto\x12\x0coctavo.peers\"8\n\x10HeartbeatRequest\x12\x13\n\x0b\x66rom_broker\x18\x01 \x01(\t\x12\x0f\n\x07hold_ms\x18\x02 \x01(\x05\"\'\n\x0eHeartbeatReply\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x0c\"1\n\rTakePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x0bTakeRequest\x12\x0e\n\x06\x62undle\x18\x01 \x01(\x05\x12\x0f\n\x07prepare\x18\x02 \x01(\x08\x12/\n\npartitions\x18\x03 \x03(\x0b\x32\x1b.octavo.peers.TakePartition\"K\n\tTakeReply\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x15\n\rowner_address\x18\x02 \x01(\t\x12\x15\n\rprocess_nonce\x18\x03 \x01(\x0c\"Q\n\x08\x41skedLog\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x11\n\tpositions\x18\x04 \x03(\x03\"3\n\x0b\x45ndsRequest\x12$\n\x04logs\x18\x01 \x03(\x0b\x32\x16.octavo.peers.AskedLog\"1\n\nAppendTime\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x11\n\tappend_ms\x18\x02 \x01(\x03\"a\n\x07ToldLog\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x11\n\tlog_start\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\'\n\x05times\x18\x04 \x03(\x0b\x32\x18.octavo.peers.AppendTime\"0\n\tEndsReply\x12#\n\x04logs\x18\x01 \x03(\x0b\x32\x15.octavo.peers.ToldLog2\xca\x01\n\x05Peers\x12I\n\tHeartbeat\x12\x1e.octavo.peers.HeartbeatRequest\x1a\x1c.octavo.peers.HeartbeatReply\x12:\n\x04Take\x12\x19.octavo.peers.TakeRequest\x1a\x17.octavo.peers.TakeReply\x12:\n\x04\x45nds\x12\x19.octavo.peers.EndsRequest\x1a\x17.octavo.peers.EndsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TAKEREQUEST']._serialized_end=287
   _globals['_TAKEREPLY']._serialized_start=289
   _globals['_TAKEREPLY']._serialized_end=364
-  _globals['_PEERS']._serialized_start=367
-  _globals['_PEERS']._serialized_end=509
+  _globals['_ASKEDLOG']._serialized_start=366
+  _globals['_ASKEDLOG']._serialized_end=447
+  _globals['_ENDSREQUEST']._serialized_start=449
+  _globals['_ENDSREQUEST']._serialized_end=500
+  _globals['_APPENDTIME']._serialized_start=502
+  _globals['_APPENDTIME']._serialized_end=551
+  _globals['_TOLDLOG']._serialized_start=553
+  _globals['_TOLDLOG']._serialized_end=650
+  _globals['_ENDSREPLY']._serialized_start=652
+  _globals['_ENDSREPLY']._serialized_end=700
+  _globals['_PEERS']._serialized_start=703
+  _globals['_PEERS']._serialized_end=905
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class PeersStub:
                 request_serializer=octavo_dot_proto_dot_peers__pb2.TakeRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_peers__pb2.TakeReply.FromString,
                 _registered_method=True)
+        self.Ends = channel.unary_unary(
+                '/octavo.peers.Peers/Ends',
+                request_serializer=octavo_dot_proto_dot_peers__pb2.EndsRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_peers__pb2.EndsReply.FromString,
+                _registered_method=True)
 
 
 class PeersServicer:
@@ -61,6 +66,12 @@ class PeersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ends(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_PeersServicer_to_server(servicer, server):
                     servicer.Take,
                     request_deserializer=octavo_dot_proto_dot_peers__pb2.TakeRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_peers__pb2.TakeReply.SerializeToString,
+            ),
+            'Ends': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ends,
+                    request_deserializer=octavo_dot_proto_dot_peers__pb2.EndsRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_peers__pb2.EndsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class Peers:
             '/octavo.peers.Peers/Take',
             octavo_dot_proto_dot_peers__pb2.TakeRequest.SerializeToString,
             octavo_dot_proto_dot_peers__pb2.TakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ends(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.peers.Peers/Ends',
+            octavo_dot_proto_dot_peers__pb2.EndsRequest.SerializeToString,
+            octavo_dot_proto_dot_peers__pb2.EndsReply.FromString,
             options,
             channel_credentials,
             insecure,

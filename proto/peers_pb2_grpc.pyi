@@ -35,12 +35,14 @@ class PeersStub:
     def __new__(cls, channel: _aio.Channel) -> PeersAsyncStub: ...
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_peers_pb2.HeartbeatRequest, _peers_pb2.HeartbeatReply]
     Take: _grpc.UnaryUnaryMultiCallable[_peers_pb2.TakeRequest, _peers_pb2.TakeReply]
+    Ends: _grpc.UnaryUnaryMultiCallable[_peers_pb2.EndsRequest, _peers_pb2.EndsReply]
 
 @_typing.type_check_only
 class PeersAsyncStub(PeersStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Heartbeat: _aio.UnaryUnaryMultiCallable[_peers_pb2.HeartbeatRequest, _peers_pb2.HeartbeatReply]  # type: ignore[assignment]
     Take: _aio.UnaryUnaryMultiCallable[_peers_pb2.TakeRequest, _peers_pb2.TakeReply]  # type: ignore[assignment]
+    Ends: _aio.UnaryUnaryMultiCallable[_peers_pb2.EndsRequest, _peers_pb2.EndsReply]  # type: ignore[assignment]
 
 class PeersServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -56,5 +58,12 @@ class PeersServicer(metaclass=_abc_1.ABCMeta):
         request: _peers_pb2.TakeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_peers_pb2.TakeReply, _abc.Awaitable[_peers_pb2.TakeReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Ends(
+        self,
+        request: _peers_pb2.EndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peers_pb2.EndsReply, _abc.Awaitable[_peers_pb2.EndsReply]]: ...
 
 def add_PeersServicer_to_server(servicer: PeersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

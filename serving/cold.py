@@ -179,6 +179,31 @@ class ColdReader:
         while len(self._hints) > HINTS_MAX:
             self._hints.popitem(last=False)
 
+    async def header_in(self, segment: Segment, offset: int) -> BatchHeader | None:
+        """The header of the batch with `offset`, or of the next one, of a segment with counts;
+        None when it has none behind it. Nothing is read ahead."""
+        start = await self._locate(segment, offset)
+        if start is None:
+            return None
+        end = segment.end_offset if segment.end_offset is not None else segment.base_offset
+        return await self.header_at(
+            Source(segment.ledger_id, start, segment.last_entry, end), offset
+        )
+
+    async def header_at(self, source: Source, offset: int) -> BatchHeader | None:
+        """The same, from `source.start_entry` on."""
+        for entry in range(source.start_entry, source.last_entry + 1):
+            payload = self._cache.get(source.ledger_id, entry)
+            if payload is None:
+                payload = await self._fetch(source, entry, self._index_interval_bytes)
+            if is_batch(payload):
+                header = decode_header(payload)
+                if header.base_offset >= source.limit_offset:
+                    return None
+                if header.next_offset > offset:
+                    return header
+        return None
+
     # --- time ---------------------------------------------------------------------------------
 
     async def batches_from(self, source: Source) -> AsyncIterator[tuple[BatchHeader, Buffer]]:

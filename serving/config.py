@@ -36,6 +36,12 @@ class BrokerConfig(FrozenSettings):
     """Address to bind for it; empty: `host`."""
     metrics_partitions_max: int = Field(default=0, ge=0, le=10_000)
     """Partitions that have series of their own on the page; 0: none."""
+    metrics_groups_max: int = Field(default=1_000, ge=0, le=10_000)
+    """How many series of each kind the page has for groups that are coordinated here: partitions of
+    their topics, their topics, groups. A topic with more partitions than are left has sums only;
+    what has no series is counted. 0: none, and the lag of groups is not looked for."""
+    metrics_groups_interval_ms: int = Field(default=2_000, ge=20, le=3_000)
+    """How often the lag of groups is looked for, if there is a page (M4)."""
 
     bundles: int = Field(default=64, ge=1, le=4096)
     """Hash ranges of partitions; must be equal on every broker of a cluster (O-1)."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from octavo.metadata.brokers import BrokerDirectory, BrokerInfo
 from octavo.metadata.drains import Drains
 from octavo.metadata.placements import Placements
+from octavo.runtime.errors import OctavoError
+from octavo.runtime.telemetry import get_logger
 from octavo.serving.placement import eligible, preferred_owners
+
+ANNOUNCE_S = 1.0
+"""How long the metadata store has to note that a broker is about to stop."""
+
+_log = get_logger("octavo.serving.fleet")
 
 
 class Fleet:
@@ -62,6 +70,18 @@ class Fleet:
         eligible = self.eligible(without=without)
         owners = preferred_owners(self.bundles, eligible, self.placements.brokers())
         return {bundle: live[owner] for bundle, owner in enumerate(owners)}
+
+    async def announce_leaving(self, broker_id: str) -> None:
+        """Tell the others that this broker is about to stop, if the metadata store takes it."""
+        try:
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self.drains.begin_leaving(broker_id)
+        except (OctavoError, TimeoutError) as error:  # then it is told by what others find
+            _log.info("leaving-not-announced", cause=str(error))
+
+    def is_first(self, broker_id: str) -> bool:
+        """Whether it is the one of the live brokers that does what only one has to do."""
+        return broker_id == min((one.broker_id for one in self.brokers.live()), default="")
 
     def excess(self, held: Collection[int], me: str) -> list[int]:
         """Bundles that `me` holds although they are for another broker, in order."""

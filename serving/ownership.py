@@ -312,17 +312,16 @@ class Ownership:
         while True:
             await self._session_changed.wait()
             self._session_changed.clear()
-            while self.lost and self._may_take_back:
+            while (
+                self.lost
+                and self._store.session_state is SessionState.CONNECTED
+                and self._standing.is_registered
+            ):
                 try:
                     await self._take_back(min(self.lost))
                 except OctavoError as error:
                     _log.info("bundle-not-taken-back", cause=error.cause)
                     await self._clock.sleep(REACQUIRE_RETRY_S)
-
-    @property
-    def _may_take_back(self) -> bool:
-        connected = self._store.session_state is SessionState.CONNECTED
-        return connected and self._standing.is_registered
 
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""
@@ -341,3 +340,11 @@ class Ownership:
     async def _give_away(self, bundle: int) -> None:
         to = self._fleet.preferred(bundle)
         await self._leaving.give(bundle, None if to == self._me else to)
+
+
+def is_for(broker_id: str, bundle: int, ownership: Ownership) -> bool:
+    """Whether this broker, `broker_id`, holds it, or nobody as far as is known and it should."""
+    if ownership.owns(bundle):
+        return True
+    nobody = ownership.hint(bundle) is None
+    return nobody and ownership.preferred(bundle).broker_id == broker_id

@@ -15,7 +15,7 @@ from octavo.runtime.errors import OctavoError
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
 from octavo.serving.consumption import Consumption
-from octavo.serving.ownership import Ownership
+from octavo.serving.ownership import Ownership, is_for
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention import holds_records, wants_an_owner
 from octavo.serving.topic_changes import TopicChanges
@@ -80,13 +80,8 @@ class RetentionRounds:
 
     def _bundles(self) -> set[int]:
         """Held here, or by nobody as far as is known and to be held here."""
-        ownership, me = self._ownership, self._config.broker_id
-        return {
-            bundle
-            for bundle in range(self._config.bundles)
-            if ownership.owns(bundle)
-            or (ownership.hint(bundle) is None and ownership.preferred(bundle).broker_id == me)
-        }
+        me, bundles = self._config.broker_id, range(self._config.bundles)
+        return {bundle for bundle in bundles if is_for(me, bundle, self._ownership)}
 
     async def _look_at(self, topic: Topic, bundles: set[int]) -> int:
         settings = self._settings(topic)

@@ -42,6 +42,7 @@ from octavo.serving.connections import connections_allowed
 from octavo.serving.consumption import Consumption
 from octavo.serving.coordinating.coordinator import GroupCoordinator
 from octavo.serving.fleet import Fleet
+from octavo.serving.group_lag.rounds import GroupLagRounds
 from octavo.serving.ledger_storage import LedgerStorage
 from octavo.serving.liveness.membership import Membership
 from octavo.serving.load_ahead import LoadAhead
@@ -81,8 +82,6 @@ PEERS = "octavo.peers.Peers"
 RESUME_DELETIONS_TICKS = 60
 STALE_INTERVALS = 10
 """A load report that did not change in so many intervals is not trusted any more."""
-ANNOUNCE_S = 1.0
-"""How long the metadata store has to note that this broker is about to stop."""
 
 _log = get_logger("octavo.serving.server")
 
@@ -104,8 +103,7 @@ class BrokerServer:
         storage: Storage | None = None,
     ) -> None:
         self.config = config
-        self.address = ""
-        self._port = 0
+        self.address, self._port = "", 0
         store = self._store = MeasuredStore(store, clock)
         self._clock = clock
         self._entropy = entropy
@@ -115,9 +113,9 @@ class BrokerServer:
         self._topic_catalog = TopicCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._partitions = PartitionCatalog(store, self._paths, clock=clock, entropy=entropy)
         self._brokers = BrokerDirectory(store, self._paths, clock=clock)
-        self._drains = Drains(store, self._paths, clock=clock)
+        drains = Drains(store, self._paths, clock=clock)
         placements = Placements(store, self._paths, clock=clock, entropy=entropy)
-        self._fleet = Fleet(self._brokers, self._drains, placements, config.bundles)
+        self._fleet = Fleet(self._brokers, drains, placements, config.bundles)
         self._board = LoadBoard(STALE_INTERVALS * config.load_report_interval_s)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config)
@@ -158,6 +156,7 @@ class BrokerServer:
         )
         self._quotas, quotas = quotas_of(config, store, self._paths, clock, entropy)
         self._streams = StreamService(self.registry, quotas, config, clock)
+        self._group_lag = self._group_lag_rounds()
         self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
         self._request_times = RequestTimes(clock)
         self.metrics = BrokerMetrics(config, self._measured_parts(), clock)
@@ -213,6 +212,7 @@ class BrokerServer:
             requests=self._request_times,
             streams=self._streams,
             tail_cache=self._tail_cache,
+            group_lag=self._group_lag,
             bookies=self._storage.bookies,
             bundles=lambda: 0 if self._ownership is None else len(self._ownership.held),
             port=lambda: self._port,
@@ -256,7 +256,7 @@ class BrokerServer:
         cookies = CookieCatalog(self._store, self._paths, clock=self._clock, entropy=self._entropy)
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
-        await self._drains.came_back(config.broker_id)
+        await self._fleet.drains.came_back(config.broker_id)
         await self._fleet.start()
         await self._quotas.start()
         member = self._member = Membership(
@@ -291,7 +291,9 @@ class BrokerServer:
             for service in self._services(self._ownership, cluster_id)
             for name, handler in measured(service.handlers()).items()
         }
-        peers = PeerService(member.standing, self._ownership, self._ahead, self._clock)
+        peers = PeerService(
+            member.standing, self._ownership, self._ahead, self._group_lag.ends, self._clock
+        )
         groups = measured(self._group_service.handlers())
         server.add_generic_rpc_handlers(
             (
@@ -317,6 +319,16 @@ class BrokerServer:
             entropy=self._entropy,
         )
 
+    def _group_lag_rounds(self) -> GroupLagRounds:
+        return GroupLagRounds(
+            self._groups,
+            self.registry,
+            lambda: self.ownership,
+            here=lambda: self.address,
+            config=self.config,
+            clock=self._clock,
+        )
+
     def _start_rounds(self, member: Membership, ownership: Ownership) -> None:
         """What is done again and again for as long as the broker lives."""
         self._tasks.spawn(self._keep_house(), name="housekeeping")
@@ -326,6 +338,7 @@ class BrokerServer:
         self._tasks.spawn(self._backlogs.run(), name="backlogs")
         self._tasks.spawn(self.compaction.run(), name="compaction")
         self._tasks.spawn(self._load_reporter(member, ownership).run(), name="load")
+        self._tasks.spawn(self._group_lag.run(), name="group lag")
         if self.config.shedding_enabled:
             self._tasks.spawn(self._shedder(member, ownership).run(), name="shedding")
 
@@ -423,12 +436,13 @@ class BrokerServer:
         """Unload in good order, release bundles, unregister; bounded by `stop_deadline_s`."""
         await self._readiness.board.leave()
         await self._tasks.close()
+        await self._group_lag.close()
         await self.compaction.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
                 if self._ownership is not None and self._member is not None:
                     await self._member.watch_nobody()
-                    await self._announce_leaving()
+                    await self._fleet.announce_leaving(self.config.broker_id)
                     await self._ownership.leave()
                 await self._ahead.close()
                 await self.registry.close()
@@ -453,13 +467,6 @@ class BrokerServer:
         await self._storage.close()
         await self.metrics.close()
 
-    async def _announce_leaving(self) -> None:
-        try:
-            async with asyncio.timeout(ANNOUNCE_S):
-                await self._drains.begin_leaving(self.config.broker_id)
-        except (OctavoError, TimeoutError) as error:  # then it is told by what others find
-            _log.info("leaving-not-announced", cause=str(error))
-
     async def _keep_house(self) -> None:
         ticks = 0
         thorough = True  # once in a process: a note may have been lost
@@ -467,16 +474,12 @@ class BrokerServer:
             await self._clock.sleep(self.config.housekeeping_interval_s)
             self.registry.tick()
             ticks += 1
-            if ticks % RESUME_DELETIONS_TICKS == 0 and self._is_first_broker():
+            if ticks % RESUME_DELETIONS_TICKS == 0 and self._fleet.is_first(self.config.broker_id):
                 try:
                     await self._topic_admin.resume(thorough=thorough)
                     thorough = False
                 except OctavoError as error:
                     _log.info("deletions-not-resumed", cause=error.cause)
-
-    def _is_first_broker(self) -> bool:
-        live = sorted(broker.broker_id for broker in self._brokers.live())
-        return live[:1] == [self.config.broker_id]
 
     async def _follow_topics(self) -> None:
         while True:

@@ -33,11 +33,13 @@ from octavo.serving.groups.values import (
     DescribeReply,
     EvictReply,
     FetchReply,
+    GroupPositions,
     Heartbeat,
     HeartbeatReply,
     ListReply,
     MemberName,
     OffsetToCommit,
+    PositionsReply,
     RemoveReply,
     Reply,
 )
@@ -313,6 +315,16 @@ class Shell:
                 | EvictReply()
             ):
                 pass  # judged by those who ask
+            case PositionsReply(_, groups):
+                self.judge_positions(groups)
+
+    def judge_positions(self, groups: tuple[GroupPositions, ...]) -> None:
+        for told in groups:
+            for topic in told.topics:
+                for number, offset in topic.committed.items():
+                    recent = self.recent(told.group_id, Slot(topic.topic_id, number))
+                    values = [one and one.offset for one in recent]
+                    assert offset in values, f"RB8: {offset} is told and not stored"
 
     def judge_stored(self, group_id: str, one: OffsetToCommit) -> None:
         values = [record.value for group, record in self.read if group == group_id]

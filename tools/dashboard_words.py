@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from octavo.metrics import catalogue as m
-from octavo.metrics.catalogue import Metric
+from octavo.metrics.metric import Metric
 
 RATE = "[$__rate_interval]"
 HERE = 'instance=~"$instance"'

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 from octavo.metrics import catalogue as m
+from octavo.metrics import of_groups as g
+from octavo.metrics.metric import Metric
 from tools.dashboard_words import (
     RATE,
     Choice,
@@ -192,19 +194,58 @@ TOPICS = Dashboard(
     ),
 )
 
+GROUP, OF_TOPIC = 'group=~"$group"', "by (group, topic)"
+BY_TOPIC, BY_SLOT = "{{group}} {{topic}}", "{{group}} {{topic}}-{{partition}}"
+
+
+def of_topics(metric: Metric) -> str:
+    """Of each topic of each group; after a move two brokers may show one for one scrape."""
+    return f"max {OF_TOPIC} ({selected(metric.name, GROUP, TOPIC)})"
+
+
+def worst(metric: Metric) -> str:
+    """The ten partitions of groups with the highest values."""
+    return f"topk(10, max by (group, topic, partition) ({selected(metric.name, GROUP, TOPIC)}))"
+
+
+LAG = Row(
+    "Lag",
+    (
+        graph("Records behind", of_topics(g.TOPIC_LAG), BY_TOPIC),
+        graph("Oldest record not consumed", of_topics(g.TOPIC_LAG_SECONDS), BY_TOPIC, unit="s"),
+        graph(
+            "Records appended, less those consumed; above 0 the lag grows",
+            f"{of_topics(g.TOPIC_INFLOW)} - {of_topics(g.TOPIC_DRAIN)}",
+            BY_TOPIC,
+            unit="ops",
+        ),
+        graph("Records consumed", of_topics(g.TOPIC_DRAIN), BY_TOPIC, unit="ops"),
+        graph("Ten partitions furthest behind", worst(g.SUBSCRIPTION_LAG), BY_SLOT),
+        graph("Ten partitions behind for longest", worst(g.SUBSCRIPTION_LAG_SECONDS), BY_SLOT, "s"),
+        graph(
+            "Members",
+            f"max by (group) ({selected(g.SUBSCRIPTION_CONSUMERS.name, GROUP)})",
+            "{{group}}",
+        ),
+        Panel(
+            "Not known, and not shown",
+            (
+                Query(of_topics(g.TOPIC_UNKNOWN), f"{BY_TOPIC}: partitions not known"),
+                Query(selected(g.SUBSCRIPTION_LEFT_OUT.name), "{{instance}} {{kind}} not shown"),
+            ),
+        ),
+    ),
+)
+
 SUBSCRIPTIONS = Dashboard(
     "octavo-subscriptions",
     "Octavo / Subscriptions",
-    "What readers get, and how the requests of groups fare.",
+    "How far groups are behind, what readers get, and how the requests of groups fare.",
     (
+        LAG,
         Row(
             "Reading",
             (
-                Panel(
-                    "Lag",
-                    text="The pages have no series of groups. `octavo group lag --watch` shows "
-                    "the lag of each in records and seconds, with its rates.",
-                ),
                 gauge("Open streams of readers", m.STREAMS)._replace(
                     queries=(Query(selected(m.STREAMS.name, 'kind="fetch"')),)
                 ),
@@ -248,7 +289,8 @@ SUBSCRIPTIONS = Dashboard(
     ),
     (
         servers("broker"),
-        Choice("topic", f"label_values({m.PARTITION_END.name}, topic)", every=".*"),
+        Choice("group", f"label_values({g.SUBSCRIPTION_CONSUMERS.name}, group)", every=".*"),
+        Choice("topic", f"label_values({g.TOPIC_UNKNOWN.name}, topic)", every=".*"),
     ),
 )
 

@@ -22,7 +22,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.client.autorecovery.settings import AutorecoveryConfig
 from octavo.client.messaging import config as client_config
 from octavo.metrics import catalogue
-from octavo.metrics.catalogue import Metric
+from octavo.metrics.metric import BOOKIE, BOTH, BROKER, Metric
 from octavo.proto.errors import GRPC_CODES
 from octavo.runtime.config import FrozenSettings
 from octavo.runtime.error_base import OctavoError, all_error_classes
@@ -244,9 +244,9 @@ def metrics_page() -> str:
         "",
     ]
     groups = (
-        ("Brokers and bookies", catalogue.BOTH),
-        ("Brokers", catalogue.BROKER),
-        ("Bookies", catalogue.BOOKIE),
+        ("Brokers and bookies", BOTH),
+        ("Brokers", BROKER),
+        ("Bookies", BOOKIE),
     )
     for title, servers in groups:
         lines += [f"## {title}", ""]

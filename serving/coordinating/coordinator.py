@@ -37,7 +37,7 @@ from octavo.serving.groups.core import GroupLimits
 from octavo.serving.groups.request_checks import PartitionLimits, is_name
 from octavo.serving.groups.topics import TopicDirectory as SubscribableTopics
 from octavo.serving.groups.values import Refusal
-from octavo.serving.ownership import Located, Ownership
+from octavo.serving.ownership import Located, Ownership, is_for
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.served import PartitionListener
@@ -78,6 +78,7 @@ class GroupCoordinator:
         ownership: Callable[[], Ownership],
         store_answers: StoreAnswers,
     ) -> None:
+        self._me = config.broker_id
         self._registry = registry
         self._ownership = ownership
         self._during = store_answers.during
@@ -137,6 +138,25 @@ class GroupCoordinator:
             return (await self._during(self._offsets_topic.get())).partitions
         except UnknownTopic:
             return 0
+
+    def homes(self) -> dict[int, GroupPartition]:
+        """The partitions of groups that are coordinated here right now, by number."""
+        return {n: one for n, one in self._partitions.items() if self._is_owner(one.shell)}
+
+    async def take_homes(self) -> None:
+        """Coordinate also those partitions that are for this broker and nobody asked for (O-2).
+
+        Raises CoordinatorNotAvailable, MetadataUnavailable.
+        """
+        try:
+            topic = await self._during(self._offsets_topic.get())
+        except UnknownTopic:
+            return
+        ownership = self._ownership()
+        for number in range(topic.partitions):
+            bundle = self._registry.bundle(topic.topic_id, number)
+            if number not in self._partitions and is_for(self._me, bundle, ownership):
+                await self._locate(topic, number)
 
     async def of_group(self, group_id: str) -> GroupPartition:
         """The partition of a group, if it is coordinated here.

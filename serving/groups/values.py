@@ -206,6 +206,40 @@ class EvictReply(NamedTuple):
     """By how many, all groups and partitions together."""
 
 
+class TopicPositions(NamedTuple):
+    """Where a group goes on in a topic."""
+
+    topic: str
+    topic_id: str
+    committed: Mapping[int, int | None]
+    """By partition that it committed or that a member reads; None: nothing was committed."""
+
+
+class GroupPositions(NamedTuple):
+    """Where a group goes on, and by how many it is read."""
+
+    group_id: str
+    members: int
+    topics: tuple[TopicPositions, ...]
+
+
+class LeftOut(NamedTuple):
+    """How much was not told, because there is a bound."""
+
+    topics: int = 0
+    """One counts for each group that reads it."""
+    partitions: int = 0
+    """The same of partitions; those of the topics included."""
+
+
+class PositionsReply(NamedTuple):
+    """Every group of the partition (M4), in the order of their ids."""
+
+    refusal: Refusal | None
+    groups: tuple[GroupPositions, ...] = ()
+    left_out: LeftOut = LeftOut()
+
+
 class CompactReply(NamedTuple):
     """A piece of the state was written anew."""
 
@@ -224,5 +258,6 @@ Reply = (
     | ListReply
     | ConsumedReply
     | EvictReply
+    | PositionsReply
     | CompactReply
 )

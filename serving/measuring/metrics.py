@@ -20,6 +20,8 @@ from octavo.serving.backlog import BACKLOG_POLICIES
 from octavo.serving.backlog_rounds import BacklogRounds
 from octavo.serving.cache import TailCache
 from octavo.serving.config import BrokerConfig
+from octavo.serving.group_lag.rounds import GroupLagRounds
+from octavo.serving.measuring.groups import add_groups
 from octavo.serving.measuring.partitions import PartitionFigures
 from octavo.serving.measuring.requests import RequestTimes
 from octavo.serving.partition.shell import PartitionShell
@@ -43,6 +45,7 @@ class BrokerParts:
     requests: RequestTimes
     streams: StreamService
     tail_cache: TailCache
+    group_lag: GroupLagRounds
     bookies: Callable[[], list[BookieRegistration]]
     bundles: Callable[[], int]
     """How many are held."""
@@ -62,6 +65,7 @@ class BrokerMetrics:
             self._requests,
             self._partitions,
             self._series_of_partitions,
+            self._groups,
             self._storage,
             self._metadata,
             self._connections,
@@ -134,6 +138,11 @@ class BrokerMetrics:
             readings.add(m.PARTITION_BACKLOG, backlog.known.size_bytes, topic, partition)
         if backlog.quota.size_bytes != UNLIMITED:
             readings.add(m.PARTITION_BACKLOG_QUOTA, backlog.quota.size_bytes, topic, partition)
+
+    async def _groups(self, readings: Readings) -> None:
+        most = self._config.metrics_groups_max
+        if most:
+            await add_groups(readings, self._parts.group_lag.look(most))
 
     async def _storage(self, readings: Readings) -> None:
         ledgers = self._parts.ledgers

@@ -152,15 +152,25 @@ def _first_in(
 
 
 async def batch_at(view: ReadView, offset: int) -> BatchHeader | None:
-    """The header of the first batch that ends above `offset`; None when there is none to read."""
+    """The header of the first batch that ends above `offset`; None when there is none to read.
+
+    Of what is not in memory only what lies around it is read, and nothing ahead.
+    """
+    if view.tail.holds(offset):
+        (batch, *_), *_ = view.tail.read(offset, 0, at_least_one=True)
+        return decode_header(batch)
     while offset < view.high_watermark:
-        found = await read_at(view, offset, 0, at_least_one=True)
-        if found.batches:
-            return decode_header(found.batches[0])
-        if found.next_offset == offset:
-            return None
-        offset = found.next_offset
-    return None
+        segment = segment_at(view.segments, offset)
+        if segment is None or segment.end_offset is None:
+            break
+        header = await view.cold.header_in(segment, offset)
+        if header is not None:
+            return header
+        offset = segment.end_offset  # the rest of this segment holds no batch
+    source = _open_source(view, offset)
+    if source is None or offset >= view.high_watermark:
+        return None
+    return await view.cold.header_at(source, offset)
 
 
 async def first_appended_since(view: ReadView, low: int, append_ms: int) -> int:

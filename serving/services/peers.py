@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.proto import peers_pb2 as pb
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader
+from octavo.serving.group_lag.ends import LogEnds
 from octavo.serving.liveness.standing import Standing
 from octavo.serving.load_ahead import LoadAhead
 from octavo.serving.ownership import Ownership
@@ -21,11 +22,17 @@ class PeerService:
     """The methods of `octavo.peers.Peers`."""
 
     def __init__(
-        self, standing: Standing, ownership: Ownership, ahead: LoadAhead, clock: Clock
+        self,
+        standing: Standing,
+        ownership: Ownership,
+        ahead: LoadAhead,
+        ends: LogEnds,
+        clock: Clock,
     ) -> None:
         self._standing = standing
         self._ownership = ownership
         self._ahead = ahead
+        self._ends = ends
         self._clock = clock
 
     def handlers(self) -> Handlers:
@@ -33,6 +40,7 @@ class PeerService:
         return {
             "Heartbeat": unary(pb.HeartbeatRequest, self.heartbeat),
             "Take": unary(pb.TakeRequest, self.take),
+            "Ends": unary(pb.EndsRequest, self.ends),
         }
 
     async def heartbeat(self, request: pb.HeartbeatRequest, _caller: Caller) -> pb.HeartbeatReply:
@@ -60,3 +68,7 @@ class PeerService:
         return pb.TakeReply(
             owner_id=me.broker_id, owner_address=me.address, process_nonce=me.process_nonce
         )
+
+    async def ends(self, request: pb.EndsRequest, _caller: Caller) -> pb.EndsReply:
+        """M4: where logs that this broker owns begin and end."""
+        return await self._ends.tell(request)

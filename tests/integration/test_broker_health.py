@@ -53,14 +53,14 @@ async def test_a_drained_broker_lives_and_is_not_ready_before_it_gives_anything_
             await give(bundle, to, leaving=leaving)
 
         one.ownership._leaving.give = watched  # type: ignore[method-assign]
-        await one._drains.drain("broker-1")
+        await one._fleet.drains.drain("broker-1")
         await until(lambda: not one.ownership.held)
         assert ready_when_given
         assert not any(ready_when_given)
         found = await statuses(client.address, BROKER_NAMES)
         expected = {LIVENESS: SERVING, STARTED: SERVING, PEERS: SERVING}
         assert found == {**expected, SERVICE: NOT, GROUP_SERVICE: NOT}
-        await one._drains.undrain("broker-1")
+        await one._fleet.drains.undrain("broker-1")
         await until(lambda: told[SERVICE])
 
 

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.messaging.group_admin.lag import (
-    RATE_WINDOW_S,
-    SAMPLES_MAX,
-    LagHistory,
-    Measured,
-    Rates,
-    measure,
-)
+from octavo.client.messaging.group_admin.lag import LagHistory
 from octavo.client.messaging.group_admin.resets import (
     AtTime,
     LastRecords,
@@ -31,6 +24,7 @@ from octavo.client.messaging.group_admin.resets import (
 from octavo.client.messaging.group_admin.values import GroupLag, PartitionLag
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto.edges import Edge
+from octavo.proto.lag import RATE_WINDOW_S, SAMPLES_MAX, Measured, Rates, measure
 from octavo.runtime.errors import ConfigError, InvariantViolation
 
 OFFSET = st.integers(0, 50)

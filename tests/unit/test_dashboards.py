@@ -12,6 +12,7 @@ import yaml
 
 from octavo.bookie.config import BookieConfig
 from octavo.metrics import catalogue as m
+from octavo.metrics import of_groups as g
 from tests.promql import faults, names_in
 from tools import gen_dashboards
 from tools.dashboards import FILES
@@ -94,6 +95,9 @@ def test_what_people_chart_is_drawn() -> None:
         m.UNDERREPLICATED, m.ENSEMBLE_CHANGES, m.FENCED_ADDS, m.LEDGER_RECOVERIES,
         m.JOURNAL_QUEUE_ENTRIES, m.BOOKIE_STATE, m.DISK_FREE, m.CORRUPT_ENTRIES,
         m.METADATA_SESSION_STATE, m.METADATA_SESSION_LOSSES, m.CONNECTIONS, m.THROTTLED,
+        g.SUBSCRIPTION_LAG, g.SUBSCRIPTION_LAG_SECONDS, g.SUBSCRIPTION_CONSUMERS, g.TOPIC_LAG,
+        g.TOPIC_LAG_SECONDS, g.TOPIC_DRAIN, g.TOPIC_INFLOW, g.TOPIC_UNKNOWN,
+        g.SUBSCRIPTION_LEFT_OUT,
     }  # fmt: skip
     assert {metric.name for metric in wanted} <= drawn
     timed = {
@@ -124,8 +128,11 @@ def test_what_the_specification_wants_alerts_for() -> None:
     warned = BookieConfig.model_fields["disk_warn_ratio"].default
     assert f"< {1 - warned:.2f}" in by_name["OctavoDiskNearlyFull"]["expr"]
     for name in ("OctavoCorruptEntries", "OctavoFencedAdds", "OctavoBrokerDown", "OctavoBookieDown",
-                 "OctavoLoopLag", "OctavoHotPartition"):  # fmt: skip
+                 "OctavoLoopLag", "OctavoHotPartition", "OctavoGroupStandsStill",
+                 "OctavoGroupFarBehind"):  # fmt: skip
         assert name in by_name
+    behind = names_in(by_name["OctavoGroupFallsBehind"]["expr"])  # F163: faster than drained
+    assert behind == {g.TOPIC_INFLOW.name, g.TOPIC_DRAIN.name, g.TOPIC_LAG_SECONDS.name}
 
 
 def test_jobs_of_the_rules_are_those_of_the_example() -> None:

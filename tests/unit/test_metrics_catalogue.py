@@ -17,11 +17,12 @@ from octavo.runtime.histogram import SYNC_SECONDS, Histogram
 from tests.metrics_client import Page, parsed
 
 LABELS = {"quota",
-    "code", "direction", "generation", "implementation", "kind", "major", "method", "minor", "op",
-    "outcome", "partition", "patchlevel", "policy", "server", "state", "status", "topic", "version",
+    "code", "direction", "generation", "group", "implementation", "kind", "major", "method",
+    "minor", "op", "outcome", "partition", "patchlevel", "policy", "server", "state", "status",
+    "topic", "version",
 }  # fmt: skip
 """Every label there is; one that could name a person, a key or an address is never among them."""
-BY_SETTING = {"partition", "topic"}
+BY_SETTING = {"group", "partition", "topic"}
 """Labels with as many values as users make; only where a setting bounds the series."""
 
 
@@ -72,6 +73,8 @@ def test_names_of_the_specification_are_there() -> None:
         "octavo_bookie_corrupt_entries_total", "octavo_bookie_index_rebuilds_total",
         "octavo_zk_op_seconds", "octavo_zk_session_state", "octavo_zk_session_losses_total",
         "octavo_connections", "octavo_loop_lag_seconds", "octavo_build_info",
+        "octavo_subscription_lag_messages", "octavo_subscription_lag_seconds",
+        "octavo_subscription_consumers",
     ):  # fmt: skip
         assert name in names
 

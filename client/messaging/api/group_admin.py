@@ -15,7 +15,6 @@ from octavo.client.messaging.group_admin.asking import (
     describe_all,
     partitions_of_groups,
 )
-from octavo.client.messaging.group_admin.lag import ResetTarget
 from octavo.client.messaging.group_admin.resets import (
     Named,
     ResetTo,
@@ -39,6 +38,7 @@ from octavo.client.messaging.group_admin.values import (
 from octavo.client.messaging.group_admin.wire import group_of, slots_of
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.errors import from_wire
+from octavo.proto.lag import ResetTarget
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import ConfigError, OctavoError
 from octavo.runtime.errors_of_groups import GroupIdNotFound, NonEmptyGroup, UnknownMemberId

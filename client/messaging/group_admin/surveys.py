@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.group_admin.append_times import append_times
-from octavo.client.messaging.group_admin.lag import Measured, ResetTarget, measure
 from octavo.client.messaging.group_admin.resets import AtTime, Place, Target
 from octavo.client.messaging.group_admin.values import (
     CommittedOffset,
@@ -26,6 +25,7 @@ from octavo.client.messaging.records import TopicPartition
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.edges import Edge
 from octavo.proto.errors import from_wire
+from octavo.proto.lag import Measured, ResetTarget, measure
 from octavo.runtime.deadline import Deadline
 from octavo.runtime.errors import InvalidPartition, NotLeader, UnknownTopic
 

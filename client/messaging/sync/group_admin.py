@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.client.messaging.api.group_admin import DEFAULT_TIMEOUT_S
-from octavo.client.messaging.group_admin.lag import ResetTarget
 from octavo.client.messaging.group_admin.resets import Named, ResetTo
 from octavo.client.messaging.group_admin.values import (
     CommittedOffset,
@@ -18,6 +17,7 @@ from octavo.client.messaging.group_admin.values import (
     OffsetChange,
 )
 from octavo.client.messaging.sync.by_hand import AdminByHand
+from octavo.proto.lag import ResetTarget
 
 
 class GroupAdmin(AdminByHand):

@@ -37,8 +37,9 @@ from octavo.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
     from octavo.client.messaging import Client
-    from octavo.client.messaging.group_admin.lag import LagHistory, Rates
+    from octavo.client.messaging.group_admin.lag import LagHistory
     from octavo.client.messaging.group_admin.values import GroupLag, PartitionLag
+    from octavo.proto.lag import Rates
 
 UncommittedOption = Annotated[
     Literal["earliest", "latest"],

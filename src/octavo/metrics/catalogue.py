@@ -1,7 +1,8 @@
 """Every metric that a server shows: name, kind, labels, meaning (interface §4.1, F171).
 
 The pages, `docs/reference/metrics.md`, dashboards, alert rules and tests take names from here and
-nowhere else. Loads nothing but the standard library, so that any program may look a name up.
+nowhere else; those of groups stand in `of_groups`. Loads nothing but the standard library, so that
+any program may look a name up.
 
 Labels never hold a principal, a key or an address, and each has a bounded number of values; series
 of partitions and groups are bounded by settings of the broker.
@@ -9,45 +10,14 @@ of partitions and groups are bounded by settings of the broker.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
+from octavo.metrics import of_groups
+from octavo.metrics.metric import BOOKIE, BOTH, BROKER, Kind, Metric, Server
 from octavo.runtime.histogram import (
     GROUP_RECORDS,
     REQUEST_SECONDS,
     SYNC_SECONDS,
     WORK_SECONDS,
 )
-
-Kind = Literal["counter", "gauge", "histogram"]
-Server = Literal["broker", "bookie"]
-
-BOTH: tuple[Server, ...] = ("broker", "bookie")
-BROKER: tuple[Server, ...] = ("broker",)
-BOOKIE: tuple[Server, ...] = ("bookie",)
-
-
-class Metric(NamedTuple):
-    """One family of series."""
-
-    name: str
-    """As on the page: counters end with `_total`, units are base units."""
-    kind: Kind
-    servers: tuple[Server, ...]
-    meaning: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets."""
-    setting: str = ""
-    """The setting of the server without which there are no series."""
-    by_library: bool = False
-    """Read from the process by the library that writes the page."""
-
-    @property
-    def unit(self) -> str:
-        """What the name ends with, when that is a unit."""
-        last = self.name.removesuffix("_total").rpartition("_")[2]
-        return last if last in ("seconds", "bytes", "ratio") else ""
-
 
 BUILD_INFO = Metric(
     "octavo_build_info", "gauge", BOTH, "1; the version that runs", ("version", "server")
@@ -427,8 +397,11 @@ PROCESS: tuple[Metric, ...] = (
     ),
 )  # fmt: skip
 
-OURS: tuple[Metric, ...] = tuple(one for one in globals().values() if isinstance(one, Metric))
-"""All but those of the library, in the order of this file."""
+OURS: tuple[Metric, ...] = (
+    *(one for one in globals().values() if isinstance(one, Metric)),
+    *of_groups.ALL,
+)
+"""All but those of the library, in the order of this file; then those of groups."""
 ALL: tuple[Metric, ...] = (*OURS, *PROCESS)
 
 

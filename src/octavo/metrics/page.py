@@ -25,8 +25,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from octavo.metrics import catalogue
-from octavo.metrics.catalogue import Server
 from octavo.metrics.loop_lag import LoopLag
+from octavo.metrics.metric import Server
 from octavo.metrics.readings import Readings
 from octavo.proto.endpoints import Listener, listen_streams
 from octavo.runtime.address import join_address

@@ -18,7 +18,7 @@ from prometheus_client.core import (
     Metric as Family,
 )
 
-from octavo.metrics.catalogue import Metric
+from octavo.metrics.metric import Metric
 from octavo.runtime.histogram import Histogram
 from octavo.runtime.invariant import invariant
 
