@@ -18,6 +18,7 @@ from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
 from octavo.metadata.store import (
     Child,
+    Put,
     Scanned,
     SessionState,
     Unsubscribe,
@@ -63,7 +64,7 @@ UNANSWERED_PINGS_MAX = 2
 RECONNECT_FIRST_S = 0.05
 RECONNECT_MAX_S = 1.0
 
-_WRITES = frozenset({"create", "put", "delete", "fetch_add"})
+_WRITES = frozenset({"create", "create_and_put", "put", "delete", "fetch_add"})
 _ERRORS: dict[int, type[OctavoError]] = {
     wire.Refused.KEY_EXISTS: KeyExists,
     wire.Refused.KEY_MISSING: KeyMissing,
@@ -181,13 +182,18 @@ class EmbeddedStore:
         create = wire.Create(key=key, value=seal(value), ephemeral=ephemeral)
         return (await self._ask(wire.ClientMessage(create=create))).version.version
 
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """Create `key` and replace another value, or neither."""
+        check_value(check_key(key), value)
+        both = wire.CreateAndPut(
+            create=wire.Create(key=key, value=seal(value)),
+            put=_put(put.key, put.value, put.expected),
+        )
+        return _version(await self._ask(wire.ClientMessage(create_and_put=both)))
+
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""
-        check_value(check_key(key), value)
-        put = wire.Put(
-            key=key, value=seal(value), expected_version=expected, expected_life=life_of(expected)
-        )
-        return _version(await self._ask(wire.ClientMessage(put=put)))
+        return _version(await self._ask(wire.ClientMessage(put=_put(key, value, expected))))
 
     async def delete(self, key: str, *, expected: int | None) -> None:
         """Delete a key without children."""
@@ -425,3 +431,10 @@ def _child(key: str, child: wire.Child) -> Child:
 
 def _version(reply: wire.ServerMessage) -> Version:
     return Version(reply.version.version, reply.version.life)
+
+
+def _put(key: str, value: bytes, expected: int | None) -> wire.Put:
+    check_value(check_key(key), value)
+    return wire.Put(
+        key=key, value=seal(value), expected_version=expected, expected_life=life_of(expected)
+    )

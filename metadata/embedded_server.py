@@ -29,7 +29,7 @@ import grpc
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.envelope import OVERHEAD_BYTES
 from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_value
-from octavo.metadata.store import Child, Version, Versioned, life_of
+from octavo.metadata.store import Child, Put, Version, Versioned, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.endpoints import bind, grpc_server
@@ -349,6 +349,12 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
             check_value(check_key(create.key), create.value, SEALED_BYTES_MAX)
             owner = session.session_id if create.ephemeral else 0
             version, changed = tree.create(create.key, create.value, owner)
+        elif operation == "create_and_put":
+            create, put = message.create_and_put.create, message.create_and_put.put
+            check_value(check_key(create.key), create.value, SEALED_BYTES_MAX)
+            check_value(check_key(put.key), put.value, SEALED_BYTES_MAX)
+            both = Put(put.key, put.value, Version(put.expected_version, put.expected_life))
+            version, changed = tree.create_and_put(create.key, create.value, both)
         elif operation == "put":
             put = message.put
             check_value(check_key(put.key), put.value, SEALED_BYTES_MAX)

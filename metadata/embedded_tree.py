@@ -34,7 +34,7 @@ from octavo.metadata.embedded_proof import (
 from octavo.metadata.envelope import SEALED_EMPTY
 from octavo.metadata.keys import name_of, parent_of, parents_of
 from octavo.metadata.scanning import SCAN_BYTES_MAX
-from octavo.metadata.store import Child, Scanned, Version, Versioned, life_of
+from octavo.metadata.store import Child, Put, Scanned, Version, Versioned, life_of
 from octavo.runtime.errors import (
     IllegalStateError,
     KeyExists,
@@ -186,6 +186,22 @@ class SqliteTree:
 
     def create(self, key: str, value: bytes, session_id: int) -> tuple[int, list[str]]:
         """Create `key` and missing parents; `session_id` 0 means not ephemeral."""
+        missing = self._missing_parents(key)
+        with self._transaction() as change:
+            self._create_in_transaction(change, missing, key, value, session_id)
+        return 0, _changed_by_creation(missing, key)
+
+    def create_and_put(self, key: str, value: bytes, put: Put) -> tuple[int, list[str]]:
+        """Create `key` and replace the other value, or neither; the other key's new version."""
+        old = self._require(put.key, put.expected)
+        missing = self._missing_parents(key)
+        with self._transaction() as change:
+            self._create_in_transaction(change, missing, key, value, 0)
+            version = self._put_in_transaction(change, put.key, old, put.value)
+        return Version(version, old.life), [*_changed_by_creation(missing, key), put.key]
+
+    def _missing_parents(self, key: str) -> list[str]:
+        """What is to be made before `key`; raises unless that can be made."""
         if self._known(key) is not None:
             raise KeyExists(f"{key} exists", key=key)
         missing: list[str] = []
@@ -194,11 +210,14 @@ class SqliteTree:
                 missing.append(parent)
             elif parent in self._ephemeral:
                 raise IllegalStateError(f"{parent} is ephemeral and cannot have children")
-        with self._transaction() as change:
-            for parent in missing:
-                self._insert(change, parent, SEALED_EMPTY, 0)
-            self._insert(change, key, value, session_id)
-        return 0, [changed for made in (*missing, key) for changed in (made, parent_of(made))]
+        return missing
+
+    def _create_in_transaction(
+        self, change: _Change, missing: list[str], key: str, value: bytes, session_id: int
+    ) -> None:
+        for parent in missing:
+            self._insert(change, parent, SEALED_EMPTY, 0)
+        self._insert(change, key, value, session_id)
 
     def put(self, key: str, value: bytes, expected: int | None) -> tuple[int, list[str]]:
         """Replace the value; returns the new version."""
@@ -355,3 +374,7 @@ class SqliteTree:
         except OSError as error:
             self._failed = f"the witness cannot be written: {error}"
             raise StorageFailed(f"{self._path}: {self._failed}") from error
+
+
+def _changed_by_creation(missing: list[str], key: str) -> list[str]:
+    return [changed for made in (*missing, key) for changed in (made, parent_of(made))]

@@ -190,6 +190,12 @@ class LedgerMetadata:
 
     # --- bytes ------------------------------------------------------------------------------
 
+    def checked_bytes(self) -> bytes:
+        """`to_bytes` of a new record, read back: nothing is stored that readers would refuse."""
+        data = self.to_bytes()
+        LedgerMetadata.from_bytes(data, self.ledger_id)
+        return data
+
     def to_bytes(self) -> bytes:
         """The record as stored; equal records give equal bytes."""
         record = records_pb2.LedgerRecord(

@@ -35,6 +35,7 @@ from octavo.runtime.ids import EntryId, LedgerId, Member
 from octavo.runtime.telemetry import get_logger
 
 __all__ = [
+    "CREATED_VERSION",
     "Fragment",
     "LedgerCatalog",
     "LedgerMetadata",
@@ -46,8 +47,11 @@ __all__ = [
 CAS_ATTEMPTS_MAX = 16
 """Conflicts tolerated by `update` before it gives up with VersionConflict."""
 
+CREATED_VERSION = 0
+"""Of a record that nobody changed yet."""
+
 ALLOCATIONS_MAX = 64
-"""Ids drawn by `create` while looking for one above `above` (ML-3)."""
+"""Ids drawn while looking for one above `above` (ML-3), or for one that is free."""
 
 _log = get_logger("octavo.metadata.ledgers")
 
@@ -87,41 +91,58 @@ class LedgerCatalog:
         custom: Mapping[str, str] | None = None,
         degraded: bool = False,
         wanted_copies: int = 0,
-        above: int = -1,
-        reserved: LedgerId | None = None,
     ) -> VersionedLedger:
-        """A new OPEN ledger on `members`, with an id greater than `above` (ML-3).
+        """A new OPEN ledger on `members`, which no list names: a broker's come by their list.
 
-        `reserved`: with this id, which `allocate_id` gave to the caller alone. Raises
-        MetadataUnavailable (nothing created) or UnknownOutcome (a record nobody uses may exist).
+        Raises MetadataUnavailable (nothing created) or UnknownOutcome (a record nobody uses may
+        exist).
         """
-        quorum.check()
-        for _ in range(1 if reserved is not None else ALLOCATIONS_MAX):
-            ledger_id = await self.allocate_id() if reserved is None else reserved
-            if ledger_id <= above:
-                continue
-            record = LedgerMetadata(
-                ledger_id=ledger_id,
-                quorum=quorum,
-                state=LedgerState.OPEN,
-                fragments=((EntryId(0), tuple(members)),),
-                custom=dict(custom or {}),
-                creator_token=self._entropy.token(),
-                degraded=degraded,
-                wanted_copies=wanted_copies if degraded else 0,
-                ctime_ms=self._clock.wall_ms(),
+        for _ in range(ALLOCATIONS_MAX):
+            record = await self.draft(
+                quorum, members, custom=custom, degraded=degraded, wanted_copies=wanted_copies
             )
             try:
                 return await self._insert(record)
             except KeyExists:  # a restored backup drew an old id (ID-3); never reuse it
-                _log.error("ledger-id-taken", ledger_id=ledger_id)
-        raise UnknownOutcome(f"no ledger id above {above} could be drawn")
+                _log.error("ledger-id-taken", ledger_id=record.ledger_id)
+        raise UnknownOutcome("no free ledger id could be drawn")
+
+    async def draft(
+        self,
+        quorum: Quorum,
+        members: Sequence[Member],
+        *,
+        custom: Mapping[str, str] | None = None,
+        degraded: bool = False,
+        wanted_copies: int = 0,
+        above: int = -1,
+    ) -> LedgerMetadata:
+        """The record of a ledger that does not exist yet, with an id greater than `above` (ML-3).
+
+        It is created once, by `PartitionCatalog.cas` or not at all: its id is never drawn again.
+        Raises MetadataUnavailable, or UnknownOutcome after repeated lost replies.
+        """
+        quorum.check()
+        for _ in range(ALLOCATIONS_MAX):
+            ledger_id = await self.allocate_id()
+            if ledger_id > above:
+                break
+        else:
+            raise UnknownOutcome(f"no ledger id above {above} could be drawn")
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            quorum=quorum,
+            state=LedgerState.OPEN,
+            fragments=((EntryId(0), tuple(members)),),
+            custom=dict(custom or {}),
+            creator_token=self._entropy.token(),
+            degraded=degraded,
+            wanted_copies=wanted_copies if degraded else 0,
+            ctime_ms=self._clock.wall_ms(),
+        )
 
     async def _insert(self, record: LedgerMetadata) -> VersionedLedger:
-        data = record.to_bytes()
-        LedgerMetadata.from_bytes(
-            data, record.ledger_id
-        )  # refuse to store what readers would refuse
+        data = record.checked_bytes()
 
         def is_ours(stored: bytes) -> bool:
             try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from octavo.metadata.store import MetadataStore, Scanned, SessionState, Unsubscribe, Versioned
+from octavo.metadata.store import MetadataStore, Put, Scanned, SessionState, Unsubscribe, Versioned
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import MetadataUnavailable, UnknownOutcome
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 
 OPERATIONS: tuple[str, ...] = (
-    "get", "create", "put", "delete", "children", "scan", "fetch_add", "barrier",
+    "get", "create", "create_and_put", "put", "delete", "children", "scan", "fetch_add", "barrier",
 )  # fmt: skip
 
 _R = TypeVar("_R")
@@ -61,6 +61,11 @@ class MeasuredStore:
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """See `MetadataStore`."""
         return await self._measured("create", self._store.create(key, value, ephemeral=ephemeral))
+
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """See `MetadataStore`."""
+        call = self._store.create_and_put(key, value, put)
+        return await self._measured("create_and_put", call)
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """See `MetadataStore`."""

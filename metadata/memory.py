@@ -18,7 +18,7 @@ from octavo.metadata.envelope import seal, unseal
 from octavo.metadata.keys import check_key, check_value
 from octavo.metadata.memory_tree import MemoryTree
 from octavo.metadata.scanning import scan_by_reading
-from octavo.metadata.store import Scanned, SessionState, Unsubscribe, Versioned
+from octavo.metadata.store import Put, Scanned, SessionState, Unsubscribe, Versioned
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.errors import (
@@ -186,6 +186,15 @@ class MemoryStore:
         check_value(check_key(key), value)
         owner = self._session_id if ephemeral else 0
         return await self._write("create", lambda tree: tree.create(key, seal(value), owner))
+
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """Create `key` and replace another value, or neither."""
+        check_value(check_key(key), value)
+        check_value(check_key(put.key), put.value)
+        sealed = put._replace(value=seal(put.value))
+        return await self._write(
+            "create_and_put", lambda tree: tree.create_and_put(key, seal(value), sealed)
+        )
 
     async def put(self, key: str, value: bytes, *, expected: int | None) -> int:
         """Replace the value if the version matches."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from octavo.metadata.envelope import SEALED_EMPTY, unseal
 from octavo.metadata.keys import VERSION_WRAP, parent_of, parents_of
-from octavo.metadata.store import Version, Versioned, life_of
+from octavo.metadata.store import Put, Version, Versioned, life_of
 from octavo.runtime.errors import IllegalStateError, KeyExists, KeyMissing, VersionConflict
 
 
@@ -82,6 +82,13 @@ class MemoryTree:
             self._nodes[parent] = Node(SEALED_EMPTY, 0, 0, self._next_life())
         self._nodes[key] = Node(value, 0, session_id, self._next_life())
         return 0, [changed for made in (*missing, key) for changed in (made, parent_of(made))]
+
+    def create_and_put(self, key: str, value: bytes, put: Put) -> tuple[int, Changed]:
+        """Create `key` and replace the other value, or neither."""
+        self._require(put.key, put.expected)
+        _, made = self.create(key, value, 0)  # refuses before it changes anything
+        version, changed = self.put(put.key, put.value, put.expected)
+        return version, made + changed
 
     def put(self, key: str, value: bytes, expected: int | None) -> tuple[int, Changed]:
         """Replace the value; returns the new version."""

@@ -70,6 +70,11 @@ class PartitionState:
     last_writer_token: bytes = b""
     """Set by the catalog on every write (M-3)."""
 
+    def knows(self, ledger_id: LedgerId) -> bool:
+        """Whether the ledger is a segment, or lies in the trash."""
+        listed = any(segment.ledger_id == ledger_id for segment in self.segments)
+        return listed or any(item.ledger_id == ledger_id for item in self.trash)
+
     def check_successor(self, new: PartitionState) -> None:
         """Raise InvariantViolation unless `new` may replace this state."""
         invariant(

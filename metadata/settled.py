@@ -12,10 +12,10 @@ since, is UNKNOWN, and the caller gets UnknownOutcome: never a "no" that may be 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from octavo.metadata.store import MetadataStore, Versioned, life_of
+from octavo.metadata.store import MetadataStore, Put, Versioned, life_of
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     KeyExists,
@@ -172,12 +172,31 @@ class SettledWrites:
         `same_life` None: the key is never made again after its deletion. Raises VersionConflict or
         KeyMissing only when ours is proven not to have happened, else UnknownOutcome.
         """
+        return await self._put(
+            lambda: self._store.put(key, value, expected=expected),
+            Put(key, value, expected),
+            same_life,
+        )
+
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """Create `key` and compare-and-set another one, or neither; the other's new version.
+
+        What was put tells of both (M-3), so it must carry something unique to the caller and never
+        be made again. Raises KeyExists, VersionConflict or KeyMissing only when nothing happened,
+        else UnknownOutcome.
+        """
+        return await self._put(lambda: self._store.create_and_put(key, value, put), put, None)
+
+    async def _put(
+        self, write: Callable[[], Awaitable[int]], put: Put, same_life: SameLife | None
+    ) -> int:
+        key = put.key
         for attempt in range(ATTEMPTS_MAX):
             try:
-                return await self._store.put(key, value, expected=expected)
+                return await write()
             except UnknownOutcome:
                 found = await self._settle(key)
-            verdict = judge_put(found, value, expected, same_life)
+            verdict = judge_put(found, put.value, put.expected, same_life)
             if verdict is Verdict.OURS and found is not None:
                 return found.version
             if verdict is Verdict.OTHERS:

@@ -49,6 +49,15 @@ class Versioned(NamedTuple):
     version: int
 
 
+class Put(NamedTuple):
+    """A conditional write that is one half of a transaction."""
+
+    key: str
+    value: bytes
+    expected: int
+    """The version it must have, a `Version` when a store gave it."""
+
+
 class Child(NamedTuple):
     """A direct child of a key that was scanned."""
 
@@ -105,6 +114,14 @@ class MetadataStore(Protocol):
 
         Read before a conditional write that must not meet the next life. Raises KeyExists,
         UnknownOutcome.
+        """
+        ...
+
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """Create `key` as `create`, and replace another key as `put` says: both, or neither.
+
+        Returns the other key's new version. Raises KeyExists for `key`; KeyMissing or
+        VersionConflict for the other one; UnknownOutcome.
         """
         ...
 

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths
 from octavo.metadata.settled import SettledWrites
-from octavo.metadata.store import MetadataStore, Unsubscribe, Versioned
+from octavo.metadata.store import MetadataStore, Put, Unsubscribe, Versioned
 from octavo.metadata.topic_record import (
     PARTITIONS_MAX,
     Decommissioned,
@@ -41,6 +42,7 @@ from octavo.runtime.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
+from octavo.runtime.invariant import invariant
 from octavo.runtime.telemetry import get_logger
 
 __all__ = [
@@ -380,16 +382,36 @@ class PartitionCatalog:
         key = self._paths.partition(state.topic_id, state.partition)
         return VersionedPartition(signed, await self._writes.create(key, signed.to_bytes()))
 
-    async def cas(self, old: VersionedPartition, new: PartitionState) -> VersionedPartition:
+    async def cas(
+        self,
+        old: VersionedPartition,
+        new: PartitionState,
+        *,
+        creates: LedgerMetadata | None = None,
+    ) -> VersionedPartition:
         """Replace the list (ML-4, ML-7). The returned state carries a fresh `last_writer_token`.
 
+        `creates`: with it, in one transaction, the record of a ledger that `new` names. So no
+        ledger of a partition exists that its list never named (ML-9), and a list that moved on
+        lets nobody create one late.
+
         Raises VersionConflict (someone else changed it: start over), KeyMissing (topic deleted),
-        MetadataUnavailable (nothing happened), UnknownOutcome.
+        KeyExists (the ledger's id was used before), MetadataUnavailable (nothing happened in any
+        of these), UnknownOutcome.
         """
         old.state.check_successor(new)
         signed = self._signed(new)
         key = self._paths.partition(new.topic_id, new.partition)
-        version = await self._writes.put(key, signed.to_bytes(), old.version)
+        data = signed.to_bytes()
+        if creates is None:
+            version = await self._writes.put(key, data, old.version)
+        else:
+            invariant(
+                new.knows(creates.ledger_id), "a ledger is created by the list that names it (ML-9)"
+            )
+            ledger = self._paths.ledger(creates.ledger_id)
+            put = Put(key, data, old.version)
+            version = await self._writes.create_and_put(ledger, creates.checked_bytes(), put)
         self._floor.saw(key, version)
         return VersionedPartition(signed, version)
 

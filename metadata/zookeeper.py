@@ -1,4 +1,4 @@
-"""ZooKeeper behind `MetadataStore`: what knows kazoo (with `kazoo_polling`), one thread boundary.
+"""ZooKeeper behind `MetadataStore`: what knows kazoo (with `kazoo_*`), one thread boundary.
 
 kazoo runs its own threads. Its callbacks only hand what they got to the event loop and never
 block; no kazoo type leaves this module. kazoo repeats nothing but connection attempts: its
@@ -6,7 +6,7 @@ asynchronous calls have no retry, and a lost reply is reported (M-3). One sessio
 their order, also across reconnects (ZooKeeper refuses a write that arrives over a connection its
 session has left), so that reading back after a lost reply is conclusive.
 
-ZooKeeper watches fire once. `_WatchArms` sets them again before anyone is told, so that a reader
+ZooKeeper watches fire once. `WatchArms` sets them again before anyone is told, so that a reader
 who reads after the callback misses nothing.
 
 A znode's version starts at 0 whenever it is created, and no request can name its `czxid`. So each
@@ -39,13 +39,15 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.handlers.threading import AsyncResult
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import KazooState, ZnodeStat
 
 from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
 from octavo.metadata.kazoo_polling import PollHandler
+from octavo.metadata.kazoo_watches import WatchArms
 from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
 from octavo.metadata.scanning import scan_by_reading
 from octavo.metadata.store import (
+    Put,
     Scanned,
     SessionState,
     Unsubscribe,
@@ -84,7 +86,7 @@ GUARD_COUNT = 64
 GUARD_ROUNDS_MAX = 64
 """A guarded write is tried this often while other keys of its guard are being created."""
 
-_WRITES = frozenset({"create", "put", "delete", "fetch_add"})
+_WRITES = frozenset({"create", "create_and_put", "put", "delete", "fetch_add"})
 _ANY_VERSION = -1
 _log = logging.getLogger("octavo.metadata.zookeeper")
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
@@ -114,7 +116,7 @@ class ZookeeperStore:
         self._client.add_listener(self._on_state_in_kazoo_thread)
         self._listeners = SessionListeners(SessionState.SUSPENDED)
         self._watches = WatchTable()
-        self._arms = _WatchArms(self._client, self._loop, self._on_watch_event)
+        self._arms = WatchArms(self._client, self._loop, self._on_watch_event)
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._connected = asyncio.Event()
         self._credentials: tuple[int, bytes] = (0, b"")
@@ -183,6 +185,29 @@ class ZookeeperStore:
                 await self._create_parents(key)
         raise MetadataUnavailable(f"the parents of {key} keep disappearing")
 
+    async def create_and_put(self, key: str, value: bytes, put: Put) -> int:
+        """Create `key` and missing parents, and replace another value, or neither."""
+        check_value(check_key(key), value)
+        check_value(check_key(put.key), put.value)
+        for _ in range(GUARD_ROUNDS_MAX):
+            transaction = await self._meeting("create_and_put", put.key, put.expected)
+            transaction.set_data(guard_of(key), b"")
+            transaction.create(key, seal(value))
+            transaction.set_data(put.key, seal(put.value), int(put.expected))
+            try:
+                stat = (await self._commit("create_and_put", transaction))[-1]
+            except KeyMissing:  # the other key, or a parent of the one
+                if await self._call("get", partial(self._client.exists_async, put.key)) is None:
+                    raise
+                await self._create_parents(key)
+            except VersionConflict:
+                if not life_of(put.expected):
+                    raise
+                # Looked at again: the key changed, or a neighbour was created.
+            else:
+                return Version(cast("ZnodeStat", stat).version, life_of(put.expected))
+        raise MetadataUnavailable(f"keys beside {put.key} are created without a pause")
+
     async def _create_parents(self, key: str) -> None:
         for parent in parents_of(key):
             try:
@@ -216,26 +241,13 @@ class ZookeeperStore:
     async def _guarded(
         self, operation: str, key: str, expected: int | None, value: bytes | None
     ) -> object:
-        """A write that must meet one life of `key`, which ZooKeeper's versions do not tell.
-
-        Every creation changes a guard in the same transaction; so while the guard stands where it
-        stood before the key was looked at, the key is the one that was looked at.
-        """
-        guard, version = guard_of(key), int(expected or 0)
+        """A write that must meet one life of `key`, which ZooKeeper's versions do not tell."""
         for _ in range(GUARD_ROUNDS_MAX):
-            standing = await self._call("get", lambda: self._client.exists_async(guard))
-            found = await self._call("get", lambda: self._client.exists_async(key))
-            if found is None:
-                raise KeyMissing(f"{operation}: the key does not exist")
-            if (found.version, found.czxid) != (version, life_of(expected)):
-                raise VersionConflict(f"{operation}: the key has another version or life")
-            transaction = self._client.transaction()
-            if standing is not None:
-                transaction.check(guard, standing.version)
+            transaction = await self._meeting(operation, key, expected)
             if value is None:
-                transaction.delete(key, version)
+                transaction.delete(key, int(expected or 0))
             else:
-                transaction.set_data(key, seal(value), version)
+                transaction.set_data(key, seal(value), int(expected or 0))
             try:
                 return (await self._commit(operation, transaction))[-1]
             except VersionConflict as error:
@@ -243,6 +255,27 @@ class ZookeeperStore:
                     raise
                 # Looked at again: the key changed, or a neighbour was created.
         raise MetadataUnavailable(f"{operation}: keys beside {key} are created without a pause")
+
+    async def _meeting(self, operation: str, key: str, expected: int | None) -> TransactionRequest:
+        """A transaction that is refused unless it meets the life of `key` that is meant, if any.
+
+        Every creation changes a guard in the same transaction; so while the guard stands where it
+        stood before the key was looked at, the key is the one that was looked at. Raises KeyMissing
+        or VersionConflict when another one is there now.
+        """
+        transaction = self._client.transaction()
+        if not life_of(expected):
+            return transaction
+        guard = guard_of(key)
+        standing = await self._call("get", lambda: self._client.exists_async(guard))
+        found = await self._call("get", lambda: self._client.exists_async(key))
+        if found is None:
+            raise KeyMissing(f"{operation}: the key does not exist")
+        if (found.version, found.czxid) != (expected, life_of(expected)):
+            raise VersionConflict(f"{operation}: the key has another version or life")
+        if standing is not None:
+            transaction.check(guard, standing.version)
+        return transaction
 
     async def _commit(self, operation: str, transaction: TransactionRequest) -> list[object]:
         """Commit; the result of each part, or the error of the first one that was refused."""
@@ -380,81 +413,6 @@ class ZookeeperStore:
     def _on_watch_event(self, key: str) -> None:
         if not self._closed:
             self._watches.fire(key)
-
-
-class _WatchArms:
-    """Keeps one existence watch and one child watch set per key of interest.
-
-    `armed` holds what is set on the server now; an event removes it and sets it again, unless
-    the key was forgotten meanwhile or the connection is gone (then everything is set anew on
-    reconnect).
-    """
-
-    def __init__(
-        self,
-        client: KazooClient,
-        loop: asyncio.AbstractEventLoop,
-        on_event: Callable[[str], None],
-    ) -> None:
-        self._client = client
-        self._loop = loop
-        self._on_event = on_event
-        self._wanted: set[str] = set()
-        # the same object each time, so that kazoo keeps one per key even if it is set twice
-        self._callbacks: dict[tuple[str, bool], Callable[[WatchedEvent], None]] = {}
-        self._armed: set[tuple[str, bool]] = set()  # key, is it the child watch
-
-    def arm(self, key: str) -> None:
-        """Watch `key` from now on."""
-        self._wanted.add(key)
-        self._set(key, children=False)
-        self._set(key, children=True)
-
-    def forget(self, key: str) -> None:
-        """Do not set the watches of `key` again; those set fire once more into nothing."""
-        self._wanted.discard(key)
-        self._callbacks.pop((key, False), None)
-        self._callbacks.pop((key, True), None)
-
-    def clear(self) -> None:
-        """The connection was replaced: nothing is set."""
-        self._wanted.clear()
-        self._armed.clear()
-
-    def _set(self, key: str, *, children: bool) -> None:
-        if (key, children) in self._armed:
-            return
-        self._armed.add((key, children))
-        callback = self._callbacks.setdefault(
-            (key, children), partial(self._in_kazoo_thread, key, children)
-        )
-        if children:
-            result: AsyncResult[object] = self._client.get_children_async(key, watch=callback)
-        else:
-            result = self._client.exists_async(key, watch=callback)
-        result.rawlink(partial(self._answered_in_kazoo_thread, key, children))
-
-    def _answered_in_kazoo_thread(
-        self, key: str, children: bool, result: AsyncResult[object]
-    ) -> None:
-        try:
-            result.get(block=False)
-        except KazooException:
-            # no node: no child watch was set, the existence watch will tell; or no connection
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._armed.discard, (key, children))
-
-    def _in_kazoo_thread(self, key: str, children: bool, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._on_fired, key, children)
-
-    def _on_fired(self, key: str, children: bool) -> None:
-        self._armed.discard((key, children))
-        if key in self._wanted:
-            self._set(key, children=False)
-            self._set(key, children=True)
-            self._on_event(key)
 
 
 def _set_result(future: asyncio.Future[T], value: T) -> None:

@@ -161,6 +161,30 @@ class Put(_message.Message):
 Global___Put: _TypeAlias = Put  # noqa: Y015
 
 @_typing.final
+class CreateAndPut(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREATE_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def create(self) -> Global___Create: ...
+    @_builtins.property
+    def put(self) -> Global___Put: ...
+    def __init__(
+        self,
+        *,
+        create: Global___Create | None = ...,
+        put: Global___Put | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "put", b"put"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "put", b"put"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateAndPut: _TypeAlias = CreateAndPut  # noqa: Y015
+
+@_typing.final
 class Delete(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -321,6 +345,7 @@ class ClientMessage(_message.Message):
     WATCH_FIELD_NUMBER: _builtins.int
     UNWATCH_FIELD_NUMBER: _builtins.int
     SCAN_FIELD_NUMBER: _builtins.int
+    CREATE_AND_PUT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """echoed in the reply; watches and unwatches get none"""
     @_builtins.property
@@ -349,6 +374,8 @@ class ClientMessage(_message.Message):
     def unwatch(self) -> Global___Unwatch: ...
     @_builtins.property
     def scan(self) -> Global___Scan: ...
+    @_builtins.property
+    def create_and_put(self) -> Global___CreateAndPut: ...
     def __init__(
         self,
         *,
@@ -366,12 +393,13 @@ class ClientMessage(_message.Message):
         watch: Global___Watch | None = ...,
         unwatch: Global___Unwatch | None = ...,
         scan: Global___Scan | None = ...,
+        create_and_put: Global___CreateAndPut | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch", "scan"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch", "scan", "create_and_put"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 

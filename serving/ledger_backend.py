@@ -79,25 +79,21 @@ class Writer(Protocol):
 
 
 class LedgerBackend(Protocol):
-    """Creates, recovers, reads and deletes ledgers."""
+    """Drafts, recovers, reads and deletes ledgers; a partition's list creates them (ML-9)."""
 
-    async def allocate_id(self) -> LedgerId:
-        """An id for a ledger that is created later; larger than all before it."""
-        ...
-
-    async def create_ledger(
+    async def draft_ledger(
         self,
         quorum: Quorum,
         custom: Mapping[str, str],
         *,
         allow_degraded: bool = True,
         above: int = -1,
-        reserved: LedgerId | None = None,
-    ) -> Writer:
-        """A new ledger with an id greater than `above` (ML-3), not yet written to.
+    ) -> LedgerMetadata:
+        """The record of a ledger with an id greater than `above` (ML-3), for a list to create."""
+        ...
 
-        `reserved`: with this id, which `allocate_id` gave to the caller.
-        """
+    def writer_of(self, created: LedgerMetadata, wanted: Quorum) -> Writer:
+        """The only writer of a drafted ledger, once a list created it."""
         ...
 
     async def recover_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:

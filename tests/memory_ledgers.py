@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from octavo.metadata.ledger_record import LedgerMetadata, LedgerState, Quorum
-from octavo.metadata.ledgers import LedgerCatalog, VersionedLedger
+from octavo.metadata.ledgers import CREATED_VERSION, LedgerCatalog, VersionedLedger
 from octavo.proto.entry import HEADER_BYTES, encode_header
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import (
     Fenced,
     LedgerClosed,
+    NoSuchLedger,
     NotEnoughBookies,
     OctavoError,
     ReadUnknown,
@@ -58,6 +59,10 @@ class MemoryBookies:
         self.deleted: list[int] = []
         self.reads = 0
 
+    def stored(self, ledger_id: int) -> StoredLedger:
+        """What they hold of a ledger that has a record; nothing was written to it at first."""
+        return self.ledgers.setdefault(ledger_id, StoredLedger())
+
     def release(self) -> None:
         """Acknowledge again, what was held included."""
         self.hold = False
@@ -73,18 +78,14 @@ class MemoryBackend:
         self._catalog = catalog
         self.created = 0
 
-    async def allocate_id(self) -> LedgerId:
-        return await self._catalog.allocate_id()
-
-    async def create_ledger(
+    async def draft_ledger(
         self,
         quorum: Quorum,
         custom: Mapping[str, str],
         *,
         allow_degraded: bool = True,
         above: int = -1,
-        reserved: LedgerId | None = None,
-    ) -> MemoryWriter:
+    ) -> LedgerMetadata:
         live = self._bookies.live
         degraded = live < quorum.write
         if live < quorum.ack or (degraded and not allow_degraded):
@@ -92,12 +93,15 @@ class MemoryBackend:
         if degraded:
             quorum = Quorum(live, live, quorum.ack)
         members = self._bookies.members[: quorum.ensemble]
-        made = await self._catalog.create(
-            quorum, members, custom=custom, degraded=degraded, above=above, reserved=reserved
+        return await self._catalog.draft(
+            quorum, members, custom=custom, degraded=degraded, above=above
         )
+
+    def writer_of(self, created: LedgerMetadata, wanted: Quorum) -> MemoryWriter:
         self.created += 1
-        self._bookies.ledgers[made.metadata.ledger_id] = StoredLedger()
-        writer = MemoryWriter(self._bookies, self._catalog, made)
+        self._bookies.stored(created.ledger_id)
+        versioned = VersionedLedger(created, CREATED_VERSION)
+        writer = MemoryWriter(self._bookies, self._catalog, versioned)
         self._bookies.writers.append(writer)
         return writer
 
@@ -112,7 +116,7 @@ class MemoryBackend:
             ledger_id,
             lambda record: record.in_recovery() if record.state is LedgerState.OPEN else record,
         )
-        stored = self._bookies.ledgers[ledger_id]
+        stored = self._bookies.stored(ledger_id)
         if not stored.fenced:
             stored.fenced = True
             kept = stored.durable + self._bookies.survivors(len(stored.entries) - stored.durable)
@@ -198,8 +202,9 @@ class MemoryWriter:
         self.length += len(payload)
         head = encode_header(self.ledger_id, entry_id, self._lac, self.length, payload)
         self._pending.append(_Op(entry_id, on_done, on_first_copy))
-        if not self._stored.fenced:
-            self._stored.entries.append(head + payload)
+        stored = self._bookies.ledgers.get(self.ledger_id)
+        if stored is not None and not stored.fenced:
+            stored.entries.append(head + payload)
         self.poke()
         return entry_id
 
@@ -294,7 +299,9 @@ class MemoryReader:
 
     async def read(self, first: EntryId, *, max_count: int, max_bytes: int) -> list[bytes]:
         self._bookies.reads += 1
-        stored = self._bookies.ledgers[self.metadata.ledger_id]
+        stored = self._bookies.ledgers.get(self.metadata.ledger_id)
+        if stored is None:
+            raise NoSuchLedger(f"ledger {self.metadata.ledger_id} was deleted")
         out: list[bytes] = []
         size = 0
         for entry in stored.entries[first : min(first + max_count, stored.durable)]:

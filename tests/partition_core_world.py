@@ -97,7 +97,7 @@ class World(AskedWorld):
         self.live = 3
         self.metadata = True
         self.certain = True
-        self.unlisted: Ledger | None = None
+        self.draft: Ledger | None = None
         self.opened: tuple[Ledger, OpenSegment] | None = None
         self.work: Work | None = None
         self.woken = False
@@ -318,33 +318,33 @@ class World(AskedWorld):
         self.perform(self.core.ledger_closed(closed))
 
     def finish_publish(self, work: Publish) -> None:
-        """As `SegmentChain.publish` does: what was created is kept until it is listed."""
+        """As `SegmentChain.publish` does: the list that names a ledger creates it."""
         self.reach_list()
-        is_listed = self.unlisted is not None and names(self.list, self.unlisted.ledger_id)
-        if not is_listed:
-            if work.open_new and (self.unlisted is None or self.unlisted.stopped):
+        if self.draft is None or not names(self.list, self.draft.ledger_id):
+            if work.open_new and self.draft is None:
                 if self.live < QUORUM.ack:
                     raise NotEnoughBookies("too few")
-                made = Ledger(LedgerId(len(self.ledgers)))
-                self.unlisted = self.ledgers[made.ledger_id] = made
-            opened = self.unlisted if work.open_new else None
+                self.draft = Ledger(LedgerId(len(self.ledgers)))
+            opened = self.draft if work.open_new else None
             wanted = advanced(
                 self.list,
                 sealed=work.sealed,
                 opened=(opened.ledger_id, work.base_offset) if opened else None,
                 now_ms=self.now_ms,
             )
-            if self.fails(0.4):
-                if self.rng.random() < 0.5:
-                    self.list = wanted  # it happened, and nobody was told
+            is_lost = self.fails(0.4)
+            if not is_lost or self.rng.random() < 0.5:  # if lost: it happened, nobody was told
+                self.list = wanted
+                if opened is not None:
+                    self.ledgers[opened.ledger_id] = opened
+            if is_lost:
                 raise UnknownOutcome("the reply was lost")
-            self.list = wanted
         self.list_was_read()
-        ledger = self.unlisted
+        ledger = self.draft
         if ledger is None or not names(self.list, ledger.ledger_id):
             self.perform(self.core.listed(None, self.now_ms, self.now_s))
             return
-        self.unlisted = None
+        self.draft = None
         had_ended = self.core.state is PartitionStateName.CLOSED
         actions = self.core.listed(ledger.ledger_id, self.now_ms, self.now_s)
         if had_ended:

@@ -30,10 +30,8 @@ class Census(threading.Thread):
         """Ledgers that a list or a trash named at some moment."""
         self.compacted: set[int] = set()
         """Of these, the ones that a cleaner wrote and listed."""
-        self.left: set[int] = set()
-        """At the end: ledgers that were named once, exist, and are named nowhere."""
-        self.never_named: set[int] = set()
-        """At the end: ledgers that exist and were never named."""
+        self.orphans: set[int] = set()
+        """At the end: ledgers that exist, and no list and no trash names (ML-9)."""
         self.failed = ""
 
     def run(self) -> None:
@@ -58,10 +56,9 @@ class Census(threading.Thread):
                 await asyncio.to_thread(self._ends.wait, LOOK_S)
             ledgers = LedgerCatalog(store, Paths(root_of(self._url)), clock=clock, entropy=entropy)
             there = {int(ledger_id) async for ledger_id in ledgers.walk()}
-            now = await self._look(store)  # what is named later than it was seen is no orphan
-            self.left = (there & self.named) - now
-            self.left &= {int(ledger_id) async for ledger_id in ledgers.walk()}
-            self.never_named = there - self.named
+            named = await self._look(store)  # a ledger is named from the moment it exists
+            self.orphans = there - named
+            self.orphans &= {int(ledger_id) async for ledger_id in ledgers.walk()}
         finally:
             await store.close()
 

@@ -4,7 +4,7 @@ Small segments roll all the time, retention deletes what is older or larger than
 are deleted on request, brokers and bookies are killed with -9 and come back. A follower reads on:
 each jump it makes must lead to where the log began at that moment, and never back. Probes below the
 start must be refused. At the end every acknowledged record that is retained is there, once and
-where it was said, and no ledger is left that was listed once and is not any more.
+where it was said, and no ledger exists that no list and no trash names.
 Usage: python -m tools.life_soak [--duration 120] [--seed 1]
 """
 
@@ -69,7 +69,7 @@ class Facts:
         self.probes = 0
         self.disk_mb = 0.0
         """The most that was seen."""
-        self.compactions = self.rolls = self.never_named = self.unsure = 0
+        self.compactions = self.rolls = self.orphans = self.unsure = 0
         self.seen: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.jumps: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
 
@@ -303,11 +303,11 @@ def note(census: Census, facts: Facts) -> None:
     census.end(TIMEOUT_S)
     if census.failed:
         facts.wrong.append(census.failed)
-    if census.left:
-        facts.wrong.append(f"ledgers {sorted(census.left)} are in no list and no trash")
+    if census.orphans:
+        facts.wrong.append(f"ledgers {sorted(census.orphans)} are in no list and no trash")
     facts.compactions = len(census.compacted)
     facts.rolls = len(census.named - census.compacted) - PARTITIONS - life_table.PARTITIONS
-    facts.never_named = len(census.never_named)
+    facts.orphans = len(census.orphans)
 
 
 def main() -> int:
@@ -325,7 +325,7 @@ def main() -> int:
         f"life: {verdict} rolls={facts.rolls} trims={facts.trims} "
         f"compactions={facts.compactions} kills={facts.kills} lost={lost} "
         f"wrong={len(facts.wrong)} disk_mb={facts.disk_mb:.0f} probes={facts.probes} "
-        f"unsure={facts.unsure} never_named={facts.never_named} seed={args.seed}"
+        f"unsure={facts.unsure} orphans={facts.orphans} seed={args.seed}"
     )
     return 0 if verdict == "OK" else 1
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.counters import LedgerCounters
-from octavo.client.ledger.ensemble_change import EnsembleChanger, candidates_of
-from octavo.client.ledger.placement import choose_ensemble, size_for
+from octavo.client.ledger.ensemble_change import EnsembleChanger, candidates_of, domain_of
+from octavo.client.ledger.placement import Sized, choose_ensemble, size_for
 from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum import QuorumCore
 from octavo.client.ledger.reader import LedgerReader
@@ -20,14 +20,20 @@ from octavo.client.ledger.record_view import FollowedRecord, KnownRecord
 from octavo.client.ledger.recover import LedgerRecovery
 from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.bookies import BookieDirectory, CookieCatalog
-from octavo.metadata.ledgers import LedgerCatalog, LedgerMetadata, Quorum
+from octavo.metadata.ledgers import (
+    CREATED_VERSION,
+    LedgerCatalog,
+    LedgerMetadata,
+    Quorum,
+    VersionedLedger,
+)
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto.transport import Network
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import NotEnoughBookies, NotEnoughReplicas, VersionConflict
-from octavo.runtime.ids import LedgerId
+from octavo.runtime.ids import LedgerId, Member
 from octavo.runtime.tasks import TaskOwner
 
 _log = logging.getLogger("octavo.ledger.client")
@@ -128,27 +134,52 @@ class LedgerClient:
 
     # --- ledgers ---
 
-    async def allocate_id(self) -> LedgerId:
-        """An id for a ledger that is created later, larger than all before; raises as `create`."""
-        return await self.catalog.allocate_id()
-
     async def create_ledger(
+        self, quorum: Quorum, custom: Mapping[str, str], *, allow_degraded: bool = True
+    ) -> LedgerWriter:
+        """A new OPEN ledger that no list names, not yet written to; for tools and tests.
+
+        Raises as `draft_ledger`, and UnknownOutcome: then a ledger nobody uses may exist.
+        """
+        sized, members = self._place(quorum, allow_degraded)
+        created = await self.catalog.create(
+            sized.quorum,
+            members,
+            custom=custom,
+            degraded=sized.degraded,
+            wanted_copies=quorum.write,
+        )
+        return self._writer_of(created, quorum)
+
+    async def draft_ledger(
         self,
         quorum: Quorum,
         custom: Mapping[str, str],
         *,
         allow_degraded: bool = True,
         above: int = -1,
-        reserved: LedgerId | None = None,
-    ) -> LedgerWriter:
-        """A new OPEN ledger with an id greater than `above` (ML-3), not yet written to.
+    ) -> LedgerMetadata:
+        """The record of a ledger to be created, with an id greater than `above` (ML-3).
 
-        `reserved`: with this id, which `allocate_id` gave.
-
-        With fewer than E writable bookies E shrinks to Qw; with fewer than Qw the ledger is opened
+        With fewer than E writable bookies E shrinks to Qw; with fewer than Qw the ledger is to be
         degraded (design.md §4) unless `allow_degraded` is off. Raises NotEnoughReplicas below Qa,
-        MetadataUnavailable, UnknownOutcome.
+        MetadataUnavailable, UnknownOutcome; nothing was created then.
         """
+        sized, members = self._place(quorum, allow_degraded)
+        return await self.catalog.draft(
+            sized.quorum,
+            members,
+            custom=custom,
+            degraded=sized.degraded,
+            wanted_copies=quorum.write,
+            above=above,
+        )
+
+    def writer_of(self, created: LedgerMetadata, wanted: Quorum) -> LedgerWriter:
+        """The writer of a ledger that the caller created with this record, and nobody else."""
+        return self._writer_of(VersionedLedger(created, CREATED_VERSION), wanted)
+
+    def _place(self, quorum: Quorum, allow_degraded: bool) -> tuple[Sized, list[Member]]:
         live = self.directory.live()
         candidates = candidates_of(live)
         try:
@@ -169,27 +200,23 @@ class LedgerClient:
                 quorum.write,
                 len(candidates),
             )
-        created = await self.catalog.create(
-            sized.quorum,
-            [candidate.member for candidate in ensemble],
-            custom=custom,
-            degraded=sized.degraded,
-            wanted_copies=quorum.write,
-            above=above,
-            reserved=reserved,
-        )
-        self.counters.degraded_ledgers += sized.degraded
+        return sized, [candidate.member for candidate in ensemble]
+
+    def _writer_of(self, created: VersionedLedger, wanted: Quorum) -> LedgerWriter:
+        record = created.metadata
+        members = record.last_fragment[1]
+        self.counters.degraded_ledgers += record.degraded
         core = QuorumCore(
-            sized.quorum,
-            [candidate.member for candidate in ensemble],
+            record.quorum,
+            list(members),
             now=self.pool.now,
             limits=self.config.limits,
-            domains=[candidate.domain for candidate in ensemble],
+            domains=[domain_of(self.directory.find(member)) for member in members],
         )
         writer = LedgerWriter(
             core,
             created,
-            wanted=quorum,
+            wanted=wanted,
             pool=self.pool,
             catalog=self.catalog,
             changer=self._changer,

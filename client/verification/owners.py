@@ -58,7 +58,7 @@ class Owners:
             if not await self._is_alive(topic, topic_id):
                 return self._nobody(record, f"topic {topic} is gone, and it was left")
             state = self._lists.get(key)
-            if state is None or not _names(state, record.ledger_id):
+            if state is None or not state.knows(record.ledger_id):
                 found = await self._partitions.read(topic_id, partition)
                 if found is None:
                     return self._nobody(record, f"partition {partition} of {topic} has no list")
@@ -66,7 +66,7 @@ class Owners:
             _keep(self._lists, key, state, LISTS_KEPT_MAX)
         except (MetadataCorrupt, UnsupportedVersion) as error:
             return Owner(unknown=f"whose it is: {error.cause}")
-        if not _names(state, record.ledger_id):
+        if not state.knows(record.ledger_id):
             return self._nobody(record, f"partition {partition} of {topic} does not list it")
         listed = (one for one in state.segments if one.ledger_id == record.ledger_id)
         return Owner(next(listed, None))
@@ -86,11 +86,6 @@ class Owners:
             return False
         _keep(self._alive, (topic, topic_id), None, TOPICS_KEPT_MAX)
         return True
-
-
-def _names(state: PartitionState, ledger_id: int) -> bool:
-    listed = any(segment.ledger_id == ledger_id for segment in state.segments)
-    return listed or any(item.ledger_id == ledger_id for item in state.trash)
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

@@ -1,9 +1,9 @@
 """Changes of a partition's list by a cleaner (spec groups K7). Pure.
 
-A ledger that a cleaner will write is named in the trash before it exists, so that whoever owns the
-partition next deletes it if nothing comes of it. One change lists it in the place of what it
-replaces, and those go to the trash. Each function gives the state it was given when the change is
-there already, or is not possible any more; the caller looks at what it got.
+The change that names a ledger in the trash creates it for a cleaner to write (ADR 61), so that
+whoever owns the partition next deletes it if nothing comes of it. One change lists it in the place
+of what it replaces, and those go to the trash. Each function gives the state it was given when the
+change is there already, or is not possible any more; the caller looks at what it got.
 """
 
 from __future__ import annotations
@@ -21,15 +21,10 @@ COMPACTED = "compacted"
 
 
 def reserved(state: PartitionState, ledger_id: LedgerId, now_ms: int) -> PartitionState:
-    """The trash names a ledger that does not exist yet."""
-    if ledger_id in _named(state):
+    """The trash names a ledger that comes to exist with this list."""
+    if state.knows(ledger_id):
         return state
     return replace(state, trash=(*state.trash, TrashedLedger(ledger_id, RESERVED, now_ms)))
-
-
-def _named(state: PartitionState) -> set[LedgerId]:
-    listed = {segment.ledger_id for segment in state.segments}
-    return listed.union(item.ledger_id for item in state.trash)
 
 
 def is_reserved(state: PartitionState, ledger_id: LedgerId) -> bool:

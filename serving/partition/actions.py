@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.client.segments.index import SparseIndex
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import OctavoError
@@ -140,6 +141,8 @@ class Change(NamedTuple):
     """
 
     wanted: Callable[[PartitionState], PartitionState]
+    creates: LedgerMetadata | None = None
+    """A ledger that comes to exist with that list, which names it."""
 
 
 Work = Recover | Close | Publish | Trim | Change

@@ -3,7 +3,8 @@
 Everything that changes the list is a compare-and-set against the version this owner saw last. A
 conflict with another owner's epoch is NotLeader at once; an outcome that stays unknown is settled
 by re-reading before anything else is tried (M-3, ML-7). This is the second half of the argument
-why two owners can never both append (ledger §8.3): an owner rolls only through this list.
+why two owners can never both append (ledger §8.3): an owner rolls only through this list. A new
+ledger is created by the very write that lists it, or that names it in the trash (ADR 61).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from octavo.runtime.errors import (
     KeyExists,
     KeyMissing,
     LedgerConflict,
+    MetadataUnavailable,
     NoSuchLedger,
     NotLeader,
     OctavoError,
@@ -69,7 +71,7 @@ class SegmentChain:
         self._allow_degraded = allow_degraded
         self._record: VersionedPartition | None = None
         self._in_doubt = False  # the last compare-and-set may or may not have happened
-        self._unlisted: Writer | None = None  # created, not (or not surely) in the list yet
+        self._draft: LedgerMetadata | None = None  # not (or not surely) created and listed yet
         self.kept: set[LedgerId] = set()
         """Reserved ledgers that a cleaner here is writing: they stay, whatever their age (K7)."""
         self._listeners: list[Callable[[PartitionState], None]] = []
@@ -144,8 +146,15 @@ class SegmentChain:
             )
         return closed
 
-    async def change(self, fn: Callable[[PartitionState], PartitionState]) -> PartitionState:
+    async def change(
+        self,
+        fn: Callable[[PartitionState], PartitionState],
+        *,
+        creates: LedgerMetadata | None = None,
+    ) -> PartitionState:
         """Publish a new list: the one way in which an owner changes it (ML-5, ML-7, ML-9).
+
+        `creates`: a drafted ledger that the new list names; it exists once the list names it.
 
         `fn` gets the list as it is and returns the list as it should be; it is called again on
         what a re-read found, after a conflict or when the outcome of a write is not known, and
@@ -163,11 +172,13 @@ class SegmentChain:
                 return before.state
             self._in_doubt = True
             try:
-                self._adopt(await self._catalog.cas(before, wanted))
+                self._adopt(await self._catalog.cas(before, wanted, creates=creates))
             except (VersionConflict, UnknownOutcome):
                 await self._settle_doubt()
             except KeyMissing:
                 raise UnknownTopic(f"topic {self._name.topic!r} was deleted") from None
+            except KeyExists as error:
+                raise self._taken(creates, error) from error
             else:
                 self._in_doubt = False
                 return self.state
@@ -188,24 +199,54 @@ class SegmentChain:
         """
         if self._in_doubt:
             await self._settle_doubt()
-        await self._drop_overtaken()
-        unlisted = self._unlisted
-        if (
-            open_new
-            and not self._lists(unlisted)
-            and (unlisted is None or unlisted.stopped is not None)
-        ):
-            unlisted = self._unlisted = await self._create()
-        opened = (unlisted.ledger_id, base_offset) if unlisted is not None and open_new else None
+        draft = self._waiting_draft()
+        if open_new and draft is None:
+            draft = self._draft = await self._backend.draft_ledger(
+                self.quorum,
+                self._custom("topic"),
+                allow_degraded=self._allow_degraded,
+                above=self.state.max_ledger_id_ever,
+            )
+        opened = (draft.ledger_id, base_offset) if draft is not None and open_new else None
         now_ms = self._clock.wall_ms()
 
         def roll(state: PartitionState) -> PartitionState:
-            if unlisted is not None and lists.names(state, unlisted.ledger_id):
+            if draft is not None and lists.names(state, draft.ledger_id):
                 return state  # with the seal: both are one write
             return lists.advanced(state, sealed=sealed, opened=opened, now_ms=now_ms)
 
-        await self.change(roll)
-        return self._take_unlisted() if self._lists(unlisted) else None
+        await self.change(roll, creates=draft if open_new else None)
+        if draft is None or not lists.names(self.state, draft.ledger_id):
+            return None
+        self._draft = None
+        return self.writer_of(draft)
+
+    def _waiting_draft(self) -> LedgerMetadata | None:
+        """What an earlier write may have listed; None when nobody may list it any more (ML-3).
+
+        That is so when a ledger with a higher id was listed meanwhile. Then it does not exist.
+        """
+        draft = self._draft
+        if (
+            draft is not None
+            and not lists.names(self.state, draft.ledger_id)
+            and draft.ledger_id <= self.state.max_ledger_id_ever
+        ):
+            draft = self._draft = None
+        return draft
+
+    def _taken(self, creates: LedgerMetadata | None, error: KeyExists) -> OctavoError:
+        """A restored backup drew an old id (ID-3): nothing was written, another one is drawn."""
+        self._in_doubt = False
+        if creates is None:
+            return error
+        if creates is self._draft:
+            self._draft = None
+        _log.error("ledger-id-taken", partition=str(self._name), ledger_id=creates.ledger_id)
+        return MetadataUnavailable(
+            f"{self._name}: ledger {creates.ledger_id} exists already",
+            hint="the metadata went back to an older state; another id is drawn",
+        )
 
     async def trim(self, log_start: int, open_snapshot: LedgerId | None, reason: str) -> None:
         """The log begins at `log_start` or later (R4): listed first, ledgers go by the trash.
@@ -219,51 +260,20 @@ class SegmentChain:
             )
         )
 
-    async def _drop_overtaken(self) -> None:
-        """A ledger that was not listed, while one with a higher id was: nobody may list it
-        (ML-3)."""
-        unlisted = self._unlisted
-        if (
-            unlisted is not None
-            and not self._lists(unlisted)
-            and unlisted.ledger_id <= self.state.max_ledger_id_ever
-        ):
-            self.release_unlisted()
-            await self._delete(unlisted.ledger_id)
+    async def draft_reserved(self) -> LedgerMetadata:
+        """A ledger for a cleaner, with all of its copies (A6), for a change that reserves it.
 
-    def _take_unlisted(self) -> Writer | None:
-        writer, self._unlisted = self._unlisted, None
-        return writer
-
-    def release_unlisted(self) -> None:
-        """Free the handle of a ledger that never got into the list; the ledger stays (ML-7)."""
-        writer, self._unlisted = self._unlisted, None
-        if writer is not None:
-            writer.abandon("its owner gave the partition up")
-
-    def _lists(self, writer: Writer | None) -> bool:
-        return writer is not None and lists.names(self.state, writer.ledger_id)
-
-    async def reserve(self) -> LedgerId:
-        """An id for `create_reserved`, kept from the trash's sweep until `kept` loses it."""
-        ledger_id = await self._backend.allocate_id()
-        self.kept.add(ledger_id)
-        return ledger_id
-
-    async def create_reserved(self, ledger_id: LedgerId) -> Writer:
-        """The ledger of a reserved id that the trash names; with all of its copies (A6)."""
-        custom = self._custom("cleaned")
-        return await self._backend.create_ledger(
-            self.quorum, custom, allow_degraded=False, reserved=ledger_id
+        The trash's sweep leaves it alone until `kept` loses it.
+        """
+        draft = await self._backend.draft_ledger(
+            self.quorum, self._custom("cleaned"), allow_degraded=False
         )
+        self.kept.add(draft.ledger_id)
+        return draft
 
-    async def _create(self) -> Writer:
-        return await self._backend.create_ledger(
-            self.quorum,
-            self._custom("topic"),
-            allow_degraded=self._allow_degraded,
-            above=self.state.max_ledger_id_ever,
-        )
+    def writer_of(self, created: LedgerMetadata) -> Writer:
+        """The writer of a ledger that a change of the list created."""
+        return self._backend.writer_of(created, self.quorum)
 
     def _custom(self, kind: str) -> dict[str, str]:
         name = self._name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition.actions import PROCEED, Action, AnswerChange, Change
@@ -20,9 +21,13 @@ class ListChanges:
     def __init__(self) -> None:
         self._waiting: deque[Change] = deque()
 
-    def ask(self, wanted: Callable[[PartitionState], PartitionState]) -> list[Action]:
-        """`wanted` is to be made of the list."""
-        self._waiting.append(Change(wanted))
+    def ask(
+        self,
+        wanted: Callable[[PartitionState], PartitionState],
+        creates: LedgerMetadata | None = None,
+    ) -> list[Action]:
+        """`wanted` is to be made of the list, and with it a ledger that it names."""
+        self._waiting.append(Change(wanted, creates))
         return [PROCEED]
 
     def next_change(self) -> Change | None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvariantViolation, OctavoError
@@ -124,11 +125,10 @@ class PartitionDriver:
         self._forget()
 
     def release(self) -> None:
-        """Free the ledgers' handles; whoever opens the partition next recovers what is open."""
+        """Free the ledger's handle; whoever opens the partition next recovers what is open."""
         ledger, self.ledger = self.ledger, None
         if ledger is not None:  # not closed in good order
             ledger.writer.abandon("its owner gave the partition up")
-        self._chain.release_unlisted()
 
     def failed(self, error: BaseException) -> None:
         """The driver's task broke."""
@@ -256,8 +256,8 @@ class PartitionDriver:
             case Trim(log_start, open_snapshot, reason):
                 await self._chain.trim(log_start, open_snapshot, reason)
                 self.perform(self.core.trims.done())
-            case Change(wanted):
-                await self._chain.change(wanted)
+            case Change(wanted, creates):
+                await self._chain.change(wanted, creates=creates)
                 self.perform(self.core.changes.done())
 
     async def _close(self, footer: bytes, reason: str) -> None:
@@ -311,12 +311,19 @@ class PartitionDriver:
         self.perform(actions)
         return waiter
 
-    def change(self, wanted: Callable[[PartitionState], PartitionState]) -> asyncio.Future[None]:
-        """Ask for a change of the list, pure and repeatable; it goes on when nobody waits."""
+    def change(
+        self,
+        wanted: Callable[[PartitionState], PartitionState],
+        creates: LedgerMetadata | None = None,
+    ) -> asyncio.Future[None]:
+        """Ask for a change of the list, pure and repeatable; it goes on when nobody waits.
+
+        `creates`: a drafted ledger that the new list names.
+        """
         self.core.check_serving()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._change_waiters.append(waiter)
-        self.perform(self.core.changes.ask(wanted))
+        self.perform(self.core.changes.ask(wanted, creates))
         return waiter
 
     def trim(self, before: int) -> asyncio.Future[int]:

@@ -1,23 +1,23 @@
 """What a cleaner asks of the owner of a partition: a ledger to write, its place in the list (K7).
 
-A new ledger is named in the trash before it is created and stays there until the list names it. So
-at any moment it is found again: the owner that comes next deletes it. This broker's sweep leaves it
-alone while it is being written.
+The change that names a new ledger in the trash creates it (ADR 61), and it stays there until the
+list names it. So at any moment it is found again: the owner that comes next deletes it. This
+broker's sweep leaves it alone while it is being written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
+from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import CleanMark, PartitionState
 from octavo.proto.segments import Segment
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import NotLeader, OctavoError
+from octavo.runtime.errors import NotLeader
 from octavo.runtime.ids import LedgerId
 from octavo.serving.compaction import lists
 from octavo.serving.compaction.plan import Listed
-from octavo.serving.ledger_backend import LedgerBackend, Writer
+from octavo.serving.ledger_backend import Writer
 from octavo.serving.partition.chain import SegmentChain
 from octavo.serving.partition.core import PartitionCore
 from octavo.serving.partition.driver import PartitionDriver
@@ -35,14 +35,12 @@ class ListRewrites:
         core: PartitionCore,
         chain: SegmentChain,
         driver: PartitionDriver,
-        backend: LedgerBackend,
         clock: Clock,
     ) -> None:
         self.name = name
         self._core = core
         self._chain = chain
         self._driver = driver
-        self._backend = backend
         self._clock = clock
 
     def listed(self) -> Listed:
@@ -78,30 +76,18 @@ class ListRewrites:
 
         Raises NotEnoughReplicas when it would have fewer copies than it should, and as `change`.
         """
-        ledger_id = await self._chain.reserve()
+        draft = await self._chain.draft_reserved()
+        ledger_id, now_ms = draft.ledger_id, self._clock.wall_ms()
         try:
-            now_ms = self._clock.wall_ms()
-            state = await self._change(lambda state: lists.reserved(state, ledger_id, now_ms))
+            state = await self._change(
+                lambda state: lists.reserved(state, ledger_id, now_ms), creates=draft
+            )
             if not lists.is_reserved(state, ledger_id):
                 raise NotLeader(f"{self.name}: ledger {ledger_id} could not be reserved")
-            writer = await self._chain.create_reserved(ledger_id)
         except BaseException:
             self.release(ledger_id)
             raise
-        try:
-            # Whoever owns the partition by now may have emptied its trash before this was created.
-            is_ours = await self._chain.still_ours()
-        except OctavoError:
-            writer.abandon("nobody knows who owns its partition")
-            self.release(ledger_id)
-            raise
-        if not is_ours:
-            writer.abandon("its partition has another owner")
-            self.release(ledger_id)
-            with suppress(OctavoError):
-                await self._backend.delete_ledger(ledger_id)
-            raise NotLeader(f"{self.name} has another owner")
-        return writer
+        return self._chain.writer_of(draft)
 
     def release(self, ledger_id: LedgerId) -> None:
         """Nobody writes it any more: when it is not listed it goes with the trash."""
@@ -120,6 +106,10 @@ class ListRewrites:
         """List how far a pass came, and since when what lies below is clean."""
         await self._change(lambda state: lists.cleaned(state, cleaned_to, marks))
 
-    async def _change(self, wanted: Callable[[PartitionState], PartitionState]) -> PartitionState:
-        await self._driver.change(wanted)
+    async def _change(
+        self,
+        wanted: Callable[[PartitionState], PartitionState],
+        creates: LedgerMetadata | None = None,
+    ) -> PartitionState:
+        await self._driver.change(wanted, creates)
         return self._chain.state

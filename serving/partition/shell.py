@@ -92,7 +92,6 @@ class PartitionShell:
             core=self._core,
             chain=self._chain,
             driver=self._driver,
-            backend=deps.backend,
             clock=deps.clock,
         )
         self.emptying = Emptying(self._core, self._chain, self._driver)

@@ -15,6 +15,7 @@ from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledgers import LedgerState
 from octavo.metadata.memory import MemoryCluster
+from octavo.metadata.store import Put
 from octavo.metadata.topics import PartitionCatalog, PartitionState, TopicCatalog
 from octavo.metadata.version_floor import VersionFloor
 from octavo.runtime.clock import SystemClock
@@ -192,11 +193,13 @@ async def test_check_finds_what_went_bad_while_it_ran(tmp_path: pathlib.Path) ->
                 lambda key=key: tree.put(key, b"x", None),
                 lambda key=key: tree.delete(key, None),
                 lambda key=key: tree.fetch_add(key),
+                lambda key=key: tree.create_and_put("/octavo/new", b"x", Put(key, b"x", 0)),
             ):
                 with pytest.raises(MetadataCorrupt, match=key):
                     call()
             with pytest.raises(KeyExists):
                 tree.create(key, b"x", 0)
+        assert tree.get("/octavo/new") is None
 
     await server._in_thread(ask)  # pyright: ignore[reportPrivateUsage]
     await server.stop()

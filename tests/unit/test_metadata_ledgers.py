@@ -131,8 +131,8 @@ async def test_m3_creation_with_lost_reply_makes_exactly_one_ledger(executed: bo
 
 async def test_ml3_created_id_exceeds_the_given_one() -> None:
     catalog = ledger_catalog(MemoryCluster().connect())
-    created = await catalog.create(QUORUM, members(), above=7)
-    assert created.metadata.ledger_id == 8
+    drafted = await catalog.draft(QUORUM, members(), above=7)
+    assert drafted.ledger_id == 8
 
 
 async def test_illegal_ensemble_is_never_stored() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.metadata.measured import OPERATIONS, MeasuredStore
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.store import MetadataStore, Scanned, SessionState
+from octavo.metadata.store import MetadataStore, Put, Scanned, SessionState
 from octavo.runtime.clock import ManualClock, SystemClock
 from octavo.runtime.errors import KeyExists, MetadataUnavailable, UnknownOutcome, VersionConflict
 
@@ -36,7 +36,8 @@ async def test_each_operation_is_handed_on_and_counted() -> None:
     assert await store.scan("/a", "", 10) == Scanned([], "")
     assert await store.fetch_add("/n") == 1
     await store.barrier()
-    await store.delete("/a", expected=1)
+    assert await store.create_and_put("/b", b"1", Put("/a", b"3", 1)) == 2
+    await store.delete("/a", expected=2)
     assert await store.get("/a") is None
     assert counts(store) == {**dict.fromkeys(OPERATIONS, 1), "get": 2}
     assert set(store.failures.values()) == {0}

@@ -8,9 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.metadata.ledger_record import Quorum
-from octavo.metadata.topics import PartitionState, TrashedLedger, VersionedPartition
+from octavo.metadata.ledger_record import LedgerMetadata, Quorum
+from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.measured import MeasuredStore
+from octavo.metadata.topics import (
+    PartitionCatalog,
+    PartitionState,
+    TrashedLedger,
+    VersionedPartition,
+)
+from octavo.proto.segment_entries import SegmentFigures
 from octavo.proto.segments import Segment
+from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import (
     InvariantViolation,
     KeyMissing,
@@ -22,7 +31,8 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.ids import LedgerId
 from octavo.serving.partition.chain import CHANGE_ATTEMPTS_MAX, SegmentChain
-from octavo.serving.segments import advanced
+from octavo.serving.segments import advanced, sealed_segment
+from tests.memory_ledgers import MemoryBackend
 from tests.serving_rig import NAME, NOW_MS, Broker, Rig
 
 TRASH = TrashedLedger(LedgerId(77), "test", NOW_MS)
@@ -49,11 +59,17 @@ class Catalog:
     async def create(self, state: PartitionState) -> VersionedPartition:
         return await self._real.create(state)
 
-    async def cas(self, old: VersionedPartition, new: PartitionState) -> VersionedPartition:
+    async def cas(
+        self,
+        old: VersionedPartition,
+        new: PartitionState,
+        *,
+        creates: LedgerMetadata | None = None,
+    ) -> VersionedPartition:
         self.writes += 1
         if self.before:
             self.before.pop(0)()
-        written = await self._real.cas(old, new)
+        written = await self._real.cas(old, new, creates=creates)
         if self.after:
             self.after.pop(0)()
         return written
@@ -90,6 +106,13 @@ class Owner:
         assert found is not None
         return found.state
 
+    async def ledgers(self) -> set[int]:
+        """Those that exist."""
+        rig = self.broker.rig
+        store = rig.metadata.connect()
+        catalog = LedgerCatalog(store, rig.paths, clock=rig.clock, entropy=rig.entropy)
+        return {ledger_id async for ledger_id in catalog.walk()}
+
     async def other_writes(self, change: Callable[[PartitionState], PartitionState]) -> None:
         found = await self.broker.catalog.read(NAME.topic_id, NAME.partition)
         assert found is not None
@@ -101,6 +124,11 @@ async def owner() -> AsyncIterator[Owner]:
     rig = Rig()
     yield await Owner(rig).claim()
     await rig.close()
+
+
+def counts(store: MeasuredStore) -> dict[str, int]:
+    """Operations so far."""
+    return {name: sum(histogram.counts) for name, histogram in store.seconds.items()}
 
 
 def trashed(state: PartitionState) -> PartitionState:
@@ -230,8 +258,10 @@ async def test_a_cancelled_write_leaves_a_doubt(owner: Owner) -> None:
     """Whether it happened is not known: the next change reads before it writes."""
     reached, cas = asyncio.Event(), owner.catalog.cas
 
-    async def cas_and_hang(old: VersionedPartition, new: PartitionState) -> VersionedPartition:
-        await cas(old, new)
+    async def cas_and_hang(
+        old: VersionedPartition, new: PartitionState, *, creates: LedgerMetadata | None = None
+    ) -> VersionedPartition:
+        await cas(old, new, creates=creates)
         reached.set()
         never: asyncio.Future[VersionedPartition] = asyncio.get_running_loop().create_future()
         return await never
@@ -289,23 +319,102 @@ async def test_ml5_a_new_ledger_may_be_written_to_once_it_is_listed(owner: Owner
 
 
 async def test_ml7_the_ledger_that_waits_to_be_listed_is_kept(owner: Owner) -> None:
+    """An earlier write may have listed it: the same one is tried again, not a second one."""
     owner.catalog.before = [raising(MetadataUnavailable("silent"))]
     with pytest.raises(MetadataUnavailable):
         await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert await owner.ledgers() == set()
     writer = await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
     assert writer is not None
-    assert owner.broker.backend.created == 1
+    assert await owner.ledgers() == {writer.ledger_id} == {1}
 
 
-async def test_ml7_a_waiting_ledger_that_stopped_is_replaced(owner: Owner) -> None:
+async def test_ml3_a_ledger_that_was_overtaken_before_it_was_listed_never_exists(
+    owner: Owner,
+) -> None:
+    """A cleaner's has a higher id and was listed meanwhile."""
     owner.catalog.before = [raising(MetadataUnavailable("silent"))]
     with pytest.raises(MetadataUnavailable):
         await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
-    owner.broker.rig.bookies.writers[-1].abandon("it stopped")
+    await owner.chain.change(lambda state: replace(state, max_ledger_id_ever=5))
     writer = await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
     assert writer is not None
-    assert owner.broker.backend.created == 2
-    assert [one.ledger_id for one in (await owner.stored()).segments] == [writer.ledger_id]
+    assert await owner.ledgers() == {writer.ledger_id} == {6}
+
+
+async def test_id3_a_ledger_whose_id_was_used_before_is_left_alone(owner: Owner) -> None:
+    """The metadata went back: the list stays as it was, and the next attempt draws another id."""
+    catalog = LedgerCatalog(
+        owner.broker.store,
+        owner.broker.rig.paths,
+        clock=owner.broker.rig.clock,
+        entropy=owner.broker.rig.entropy,
+    )
+    other = await catalog.create(Quorum(3, 3, 2), owner.broker.rig.bookies.members)
+    counter = owner.broker.rig.paths.idgen_epoch(0)
+    owner.broker.rig.metadata.tree.damage(counter, version=other.metadata.ledger_id - 1)
+    with pytest.raises(MetadataUnavailable, match="exists already"):
+        await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert (await owner.stored()).segments == ()
+    assert await catalog.read(other.metadata.ledger_id) == other
+    writer = await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert writer is not None
+    assert writer.ledger_id > other.metadata.ledger_id
+    assert owner.catalog.reads == 0  # nothing was in doubt
+
+
+async def test_ml9_an_owner_that_was_replaced_creates_no_ledger(owner: Owner) -> None:
+    """However late its write arrives: it names a version of the list that is gone."""
+    await owner.other_writes(lambda state: replace(state, owner_epoch=state.owner_epoch + 1))
+    with pytest.raises(NotLeader):
+        await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert await owner.ledgers() == set()
+    found = await owner.broker.catalog.read(NAME.topic_id, NAME.partition)
+    assert found is not None
+    await owner.broker.catalog.delete(found)  # and the topic after it
+    with pytest.raises(UnknownTopic):
+        await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert await owner.ledgers() == set()
+
+
+async def test_ml9_a_list_creates_what_it_names_and_nothing_else(owner: Owner) -> None:
+    draft = await owner.broker.backend.draft_ledger(Quorum(3, 3, 2), {})
+    with pytest.raises(InvariantViolation, match="names it"):
+        await owner.chain.change(trashed, creates=draft)
+    assert await owner.ledgers() == set()
+
+
+async def test_a_roll_takes_two_writes_of_metadata_and_the_close_of_the_ledger_before(
+    owner: Owner,
+) -> None:
+    """One draws an id, one creates the ledger and lists it with the end of the one before."""
+    store = MeasuredStore(owner.broker.rig.metadata.connect(), SystemClock())
+    rig = owner.broker.rig
+    clock, entropy = rig.clock, rig.entropy
+    ledgers = LedgerCatalog(store, rig.paths, clock=clock, entropy=entropy)
+    chain = SegmentChain(
+        NAME,
+        Quorum(3, 3, 2),
+        backend=MemoryBackend(rig.bookies, ledgers),
+        catalog=PartitionCatalog(store, rig.paths, clock=clock, entropy=entropy),
+        clock=clock,
+        allow_degraded=True,
+    )
+
+    async def load(_state: PartitionState, _closed: object) -> dict[LedgerId, Segment]:
+        return {}
+
+    await chain.claim(load)
+    first = await chain.publish(sealed=None, open_new=True, base_offset=0)
+    assert first is not None
+    await first.append(b"entry")
+    before = counts(store)
+    closed = await first.close()
+    sealed = sealed_segment(Segment(first.ledger_id, 0), closed, 1, SegmentFigures())
+    assert await chain.publish(sealed=sealed, open_new=True, base_offset=1) is not None
+    after = counts(store)
+    made = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert made == {"put": 1, "fetch_add": 1, "create_and_put": 1}
 
 
 async def test_a_ledger_that_was_listed_unnoticed_is_given_out_although_none_is_asked(
@@ -319,15 +428,6 @@ async def test_a_ledger_that_was_listed_unnoticed_is_given_out_although_none_is_
     assert writer is not None
     assert [one.ledger_id for one in (await owner.stored()).segments] == [writer.ledger_id]
     assert await owner.chain.publish(sealed=None, open_new=False, base_offset=0) is None
-
-
-async def test_a_ledger_that_never_got_into_the_list_is_let_go(owner: Owner) -> None:
-    owner.catalog.before = [raising(MetadataUnavailable("silent"))]
-    with pytest.raises(MetadataUnavailable):
-        await owner.chain.publish(sealed=None, open_new=True, base_offset=0)
-    owner.chain.release_unlisted()
-    assert owner.broker.rig.bookies.writers[-1].stopped is not None
-    assert (await owner.stored()).segments == ()
 
 
 async def test_ml9_trash_that_another_change_forgot_already_is_no_failure(owner: Owner) -> None:

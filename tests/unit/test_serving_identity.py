@@ -97,8 +97,10 @@ async def in_doubt(rig: Rig) -> tuple[PartitionShell, asyncio.Future[list[object
     await produce(shell, make_batch([b"x" * 1000]))
     plain, lost = broker.catalog.cas, asyncio.Event()
 
-    async def cas(old: VersionedPartition, new: PartitionState) -> VersionedPartition:
-        made = await plain(old, new)
+    async def cas(
+        old: VersionedPartition, new: PartitionState, *, creates: LedgerMetadata | None = None
+    ) -> VersionedPartition:
+        made = await plain(old, new, creates=creates)
         if len(new.segments) == 2 and not lost.is_set():
             lost.set()
             raise UnknownOutcome("the reply is lost, and reading back failed too")

@@ -9,7 +9,16 @@ import pytest
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.trims import TO_THE_END
-from tests.compaction_rig import Row, Strike, StruckBroker, fall, no_orphan, read_all, write
+from tests.compaction_rig import (
+    Row,
+    Strike,
+    StruckBroker,
+    fall,
+    no_orphan,
+    nobody_left,
+    read_all,
+    write,
+)
 from tests.serving_rig import Rig, until
 
 SEGMENTS = 5
@@ -68,6 +77,7 @@ async def test_r4_every_step_of_a_trim_may_fail_or_be_the_last(
             assert broker.steps.killed.is_set(), where
             running.cancel()
             await fall(broker, shell)
+            await nobody_left(rig)
             broker = StruckBroker(rig)
             shell = await broker.open()
         elif not running.cancelled() and (error := running.exception()) is not None:
