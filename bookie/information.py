@@ -38,6 +38,8 @@ class InformationDesk:
         self.gauge = gauge
         self.state = state
         self.opened = opened
+        self.index_rebuilds = 0
+        """How often this process built the index anew from the journal, over all openings."""
         self.beside: list[Callable[[bookie_pb2.InfoReply], None]] = []
         """What else runs in this process and has gauges sets them here."""
 

@@ -44,7 +44,8 @@ class BookieMetrics:
         self._store = store
         self._healing = healing
         self.page = MetricsPage("bookie", version=octavo.__version__, clock=clock)
-        self.page.add(self._bookie, self._journal, self._space, self._metadata, self._autorecovery)
+        self.page.add(self._bookie, self._journal, self._space, self._scrub)
+        self.page.add(self._metadata, self._autorecovery)
 
     async def start(self) -> None:
         """Listen if the settings say so; raises ConfigError."""
@@ -60,6 +61,7 @@ class BookieMetrics:
     async def _bookie(self, readings: Readings) -> None:
         readings.add_state(m.BOOKIE_STATE, STATES, self._desk.state())
         readings.add(m.CONNECTIONS, self._connections())
+        readings.add(m.INDEX_REBUILDS, self._desk.index_rebuilds)
         opened = self._desk.opened()
         if opened is None:
             return
@@ -72,7 +74,6 @@ class BookieMetrics:
         damaged = opened.reclaimer.compactor.damaged_entries
         readings.add(m.CORRUPT_ENTRIES, stats.unreadable + damaged)
         readings.add(m.CONFLICTS, stats.conflicts)
-        readings.add(m.INDEX_REBUILDS, int(opened.booted.index_is_new))
         readings.add(m.LEDGERS, opened.store.ledgers_in_memory)
 
     async def _journal(self, readings: Readings) -> None:
@@ -107,6 +108,21 @@ class BookieMetrics:
         readings.add(m.LEDGERS_DELETED, collector.stats.ledgers_deleted + surplus)
         readings.add(m.LEDGERS_MISSING, collector.core.waiting)
         readings.add(m.COLLECTION_ALARM, int(bool(collector.alarm)))
+
+    async def _scrub(self, readings: Readings) -> None:
+        opened = self._desk.opened()
+        if opened is None:
+            return
+        scrubber = opened.scrubber
+        quarantine, ended_ms = scrubber.quarantine, scrubber.core.progress.ended_ms
+        readings.add(m.SCRUB_BYTES, scrubber.stats.scrubbed_bytes)
+        readings.add(m.SCRUB_PASSES, scrubber.core.passes)
+        if scrubber.enabled and ended_ms:
+            readings.add(m.SCRUB_ENDED, ended_ms / 1000)
+        readings.add(m.SCRUB_DAMAGED, quarantine.damaged)
+        readings.add(m.SCRUB_REPAIRED, quarantine.repaired)
+        readings.add(m.SCRUB_WAITING, quarantine.suspects.count)
+        readings.add(m.SCRUB_QUARANTINED, len(quarantine.quarantined()))
 
     async def _metadata(self, readings: Readings) -> None:
         store = self._store

@@ -284,6 +284,7 @@ class BookieServer:
                 on_broken=self.fail,
             ),
         )
+        self.desk.index_rebuilds += booted.index_is_new
         self._opened = opened
         opened.start()
 

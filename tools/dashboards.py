@@ -338,6 +338,7 @@ BOOKIES = Dashboard(
                 counter("Adds refused", m.REFUSED_ADDS, label="status"),
                 counter("Reads that met damage", m.CORRUPT_ENTRIES),
                 counter("Adds with other bytes than stored; never expected", m.CONFLICTS),
+                counter("Indexes built anew", m.INDEX_REBUILDS),
                 gauge("Ledgers in memory", m.LEDGERS),
             ),
         ),
@@ -351,6 +352,30 @@ BOOKIES = Dashboard(
                 counter("Entries copied", m.REPAIRED_ENTRIES),
                 counter("Bytes copied", m.REPAIRED_BYTES, "Bps"),
                 counter("Entries found at no bookie", m.UNREADABLE_ENTRIES),
+            ),
+        ),
+        Row(
+            "Scrub",
+            (
+                counter("Read by the scrub", m.SCRUB_BYTES, "Bps"),
+                graph(
+                    "Since all was read last",
+                    f"time() - {selected(m.SCRUB_ENDED.name)}",
+                    unit="s",
+                ),
+                Panel(
+                    "Entries found damaged, and repaired",
+                    (
+                        Query(per_second(m.SCRUB_DAMAGED), "{{instance}} damaged"),
+                        Query(per_second(m.SCRUB_REPAIRED), "{{instance}} repaired"),
+                    ),
+                    "ops",
+                ),
+                gauge(
+                    "Entries that wait, segments in quarantine",
+                    m.SCRUB_WAITING,
+                    m.SCRUB_QUARANTINED,
+                ),
             ),
         ),
         METADATA,

@@ -31,7 +31,7 @@ OPENED_MAX = 64
 """Logs of one request that are opened, because nobody had asked for them yet."""
 PROOFS_MAX = 32
 """Logs of one request whose ends are proved by a mark while the metadata store is away."""
-READS_MAX = 64
+READS_MAX = 256
 """Positions of one request whose append times are read that are not in the tail's cache."""
 AT_ONCE = 8
 """Such steps at a time."""

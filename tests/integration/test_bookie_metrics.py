@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from octavo.bookie.metrics import BookieMetrics
 from octavo.client.autorecovery.service import Autorecovery
@@ -21,6 +22,9 @@ from octavo.proto.bookie_wire import Status
 from octavo.runtime.ids import EntryId
 from tests.bookie_rig import ROOT, BookieRig, entry, flip, until
 from tests.metrics_client import Page, page_of
+from tests.unit import test_bookie_scrub as scrubs
+
+SCRUB = "octavo_bookie_scrub_"
 
 
 class Shown:
@@ -44,8 +48,14 @@ class Shown:
 
 
 @asynccontextmanager
-async def shown(folder: pathlib.Path, *, heals: bool = False) -> AsyncGenerator[Shown]:
-    async with BookieRig(folder, metrics_port=0, fleet_poll_s=0.02, audit_interval_s=0.05) as rig:
+async def shown(
+    folder: pathlib.Path,
+    *,
+    heals: bool = False,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> AsyncGenerator[Shown]:
+    ours: dict[str, object] = {"metrics_port": 0, "fleet_poll_s": 0.02, "audit_interval_s": 0.05}
+    async with BookieRig(folder, None, **{**ours, **settings}) as rig:
         store = MeasuredStore(rig.metadata, rig.clock)
         healing = None
         if heals:
@@ -112,6 +122,42 @@ async def test_damage_that_a_read_meets_is_counted(tmp_path: pathlib.Path) -> No
         flip(path, path.read_bytes().index(b"payload of %d/1" % ledger))
         assert (await rig.read(ledger, 1))[0] is Status.EIO
         assert (await made.page()).value("octavo_bookie_corrupt_entries_total") == 1
+
+
+async def test_615_what_the_scrub_finds_and_repairs_is_on_the_page(tmp_path: pathlib.Path) -> None:
+    async with shown(tmp_path, settings=scrubs.SETTINGS) as made:
+        rig = made.rig
+        ledger = await scrubs.filled(rig)
+        page = await made.page()
+        read, passes = page.value(SCRUB + "bytes_total"), page.value(SCRUB + "passes_total")
+        assert (read > 0, passes > 0) == (True, True)
+        assert page.value(SCRUB + "ended_timestamp_seconds") * 1000 <= rig.clock.wall_ms()
+        assert found(page) == (0, 0, 0, 0)
+        number, offset, _ = scrubs.place_of(rig, ledger, 7)
+        scrubs.flip_at(rig, number, offset + 2000)
+        await scrubs.scrubbed(rig)
+        page = await made.page()
+        assert page.value(SCRUB + "bytes_total") > read
+        assert page.value(SCRUB + "passes_total") > passes
+        assert found(page) == (1, 0, 1, 1)
+        assert await rig.add(entry(ledger, 7, scrubs.PAYLOAD), recovery=True) == [Status.OK]
+        await scrubs.left(rig, number)
+        assert found(await made.page()) == (1, 1, 0, 0)
+
+
+def found(page: Page) -> tuple[float, ...]:
+    """Entries that were damaged, that were repaired, that wait; segments in quarantine."""
+    names = "damaged_entries_total", "repaired_entries_total", "waiting_entries"
+    return tuple(page.value(SCRUB + name) for name in (*names, "quarantined_segments"))
+
+
+async def test_a_bookie_that_does_not_scrub_tells_no_time_of_its_last_look(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with shown(tmp_path, settings={"scrub_bytes_per_s": 0}) as made:
+        page = await made.page()
+    assert page.values(SCRUB + "ended_timestamp_seconds") == []
+    assert found(page) == (0, 0, 0, 0)
 
 
 async def test_a_full_disk_shows_as_read_only(tmp_path: pathlib.Path) -> None:

@@ -198,10 +198,14 @@ async def test_r5_a_lost_index_is_built_anew_from_a_whole_journal(rig: BookieRig
     ledger = await filled(rig)
     await rig.server.store.fence(ledger)
     incarnation = rig.server.incarnation
+    assert rig.server.desk.index_rebuilds == 0
     await rig.stop()
     shutil.rmtree(rig.data_dir / "index")
     await rig.start()
     assert rig.server.incarnation == incarnation, "nothing is lost, nothing is given up"
+    assert rig.server.desk.index_rebuilds == 1
+    await rig.server._reopen()  # pyright: ignore[reportPrivateUsage]
+    assert rig.server.desk.index_rebuilds == 1, "a store that is opened again has its index"
     assert await everything(rig, ledger) == [entry(ledger, i) for i in range(20)]
     assert await rig.add(entry(ledger, 20)) == [Status.FENCED], "INV-8"
     assert await rig.read(ledger, 20) == (Status.NO_SUCH_ENTRY, [])

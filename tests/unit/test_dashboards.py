@@ -97,7 +97,8 @@ def test_what_people_chart_is_drawn() -> None:
         m.METADATA_SESSION_STATE, m.METADATA_SESSION_LOSSES, m.CONNECTIONS, m.THROTTLED,
         g.SUBSCRIPTION_LAG, g.SUBSCRIPTION_LAG_SECONDS, g.SUBSCRIPTION_CONSUMERS, g.TOPIC_LAG,
         g.TOPIC_LAG_SECONDS, g.TOPIC_DRAIN, g.TOPIC_INFLOW, g.TOPIC_UNKNOWN,
-        g.SUBSCRIPTION_LEFT_OUT,
+        g.SUBSCRIPTION_LEFT_OUT, m.SCRUB_BYTES, m.SCRUB_ENDED, m.SCRUB_DAMAGED, m.SCRUB_WAITING,
+        m.SCRUB_QUARANTINED,
     }  # fmt: skip
     assert {metric.name for metric in wanted} <= drawn
     timed = {
@@ -129,10 +130,10 @@ def test_what_the_specification_wants_alerts_for() -> None:
     assert f"< {1 - warned:.2f}" in by_name["OctavoDiskNearlyFull"]["expr"]
     for name in ("OctavoCorruptEntries", "OctavoFencedAdds", "OctavoBrokerDown", "OctavoBookieDown",
                  "OctavoLoopLag", "OctavoHotPartition", "OctavoGroupStandsStill",
-                 "OctavoGroupFarBehind"):  # fmt: skip
+                 "OctavoGroupFarBehind", "OctavoDamageNotRepaired"):  # fmt: skip
         assert name in by_name
     behind = names_in(by_name["OctavoGroupFallsBehind"]["expr"])  # F163: faster than drained
-    assert behind == {g.TOPIC_INFLOW.name, g.TOPIC_DRAIN.name, g.TOPIC_LAG_SECONDS.name}
+    assert behind == {g.TOPIC_INFLOW.name, g.TOPIC_DRAIN.name, g.TOPIC_LAG.name}
 
 
 def test_jobs_of_the_rules_are_those_of_the_example() -> None:

@@ -306,7 +306,10 @@ CONFLICTS = Metric(
     "adds of an entry that is stored with other bytes; never expected (INV-5)",
 )
 INDEX_REBUILDS = Metric(
-    "octavo_bookie_index_rebuilds_total", "counter", BOOKIE, "indexes built anew from the journal"
+    "octavo_bookie_index_rebuilds_total",
+    "counter",
+    BOOKIE,
+    "how often this process built its index anew from the journal; 0 until it is built",
 )
 LEDGERS = Metric("octavo_bookie_ledgers", "gauge", BOOKIE, "ledgers whose state is in memory")
 STORED_BYTES = Metric(
@@ -368,6 +371,46 @@ UNREADABLE_ENTRIES = Metric(
     "counter",
     BOOKIE,
     "entries that repair found at no bookie, each time again",
+)
+
+SCRUB_BYTES = Metric(
+    "octavo_bookie_scrub_bytes_total", "counter", BOOKIE, "bytes that the scrub read (6.15)"
+)
+SCRUB_PASSES = Metric(
+    "octavo_bookie_scrub_passes_total",
+    "counter",
+    BOOKIE,
+    "looks of the scrub at all that is stored that ended",
+)
+SCRUB_ENDED = Metric(
+    "octavo_bookie_scrub_ended_timestamp_seconds",
+    "gauge",
+    BOOKIE,
+    "when the last of them ended, also before this process, seconds since 1970",
+)
+SCRUB_DAMAGED = Metric(
+    "octavo_bookie_scrub_damaged_entries_total",
+    "counter",
+    BOOKIE,
+    "entries that the scrub found damaged",
+)
+SCRUB_REPAIRED = Metric(
+    "octavo_bookie_scrub_repaired_entries_total",
+    "counter",
+    BOOKIE,
+    "entries that were found damaged and can be read again",
+)
+SCRUB_WAITING = Metric(
+    "octavo_bookie_scrub_waiting_entries",
+    "gauge",
+    BOOKIE,
+    "entries found damaged that wait for their repair from other copies",
+)
+SCRUB_QUARANTINED = Metric(
+    "octavo_bookie_scrub_quarantined_segments",
+    "gauge",
+    BOOKIE,
+    "damaged segments, kept as they are while entries in them wait",
 )
 
 # --- the process, as the library reads it -------------------------------------------------------
