@@ -90,7 +90,7 @@ class Ownership:
         giving = Giving(
             events.partitions,
             events.unload,
-            lambda bundle: bundle in self._held,
+            self._held.__contains__,
             self._held.discard,
             lambda: self._mine,
         )

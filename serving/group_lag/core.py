@@ -163,11 +163,14 @@ class GroupLagCore:
         turn = self._passes * STEP % max(len(order), 1)
         self.questions = dict(order[turn:] + order[:turn])
 
-    def answered(self, slot: Slot, log: Log) -> None:
-        """What its owner says of a partition that was asked for in this pass."""
+    def answered(self, slot: Slot, log: Log) -> int:
+        """What its owner says of a partition that was asked for in this pass; returns how many
+        groups go by it."""
+        readers = self._readers.get(slot, [])
         if 0 <= log.log_start <= log.end:  # no log is otherwise: it is not known
-            for followed in self._readers.get(slot, ()):
+            for followed in readers:
                 followed.answered(log, self._asked_s)
+        return len(readers)
 
     def end(self) -> Iterator[None]:
         """Make `found` of it."""

@@ -30,7 +30,7 @@ ANSWER_S = 0.7
 OPENED_MAX = 64
 """Logs of one request that are opened, because nobody had asked for them yet."""
 PROOFS_MAX = 32
-"""Logs of one request whose ends are proved by a mark while the metadata store is away."""
+"""Logs of one request whose ends are proved, by the metadata store or by a mark, in doubt."""
 READS_MAX = 256
 """Positions of one request whose append times are read that are not in the tail's cache."""
 AT_ONCE = 8
@@ -71,7 +71,7 @@ class LogEnds:
 
     async def _fill(self, both: list[_Asked]) -> None:
         unopened: list[_Step] = []
-        doubted: list[tuple[PartitionShell, pb.ToldLog]] = []
+        doubted: list[_Asked] = []
         for number, (asked, answer) in enumerate(both, 1):
             if number % LOGS_IN_A_TURN == 0:
                 await asyncio.sleep(0)  # requests have their turn
@@ -82,18 +82,27 @@ class LogEnds:
             elif self._registry.certain():
                 _note(shell, answer)
             else:
-                doubted.append((shell, answer))
-        if doubted and await self._ownership().confirm():
-            for shell, answer in doubted:
-                _note(shell, answer)
-            doubted = []
-        proofs = [partial(_prove, *one) for one in doubted[:PROOFS_MAX]]
+                doubted.append((asked, answer))
+        rest = [one for one in both if not one[1].known]
+        await self._tell_times(both)  # before anything that may take long
+        proofs = [partial(self._prove, *one) for one in doubted[:PROOFS_MAX]]
         await _together([*proofs, *unopened])
-        await self._tell_times(both)
+        await self._tell_times(rest)
 
     def _find(self, asked: pb.AskedLog) -> PartitionShell | None:
         shell = self._registry.find(asked.topic, asked.partition)
         return shell if shell and shell.name.topic_id.bytes == asked.topic_id else None
+
+    async def _prove(self, asked: pb.AskedLog, answer: pb.ToldLog) -> None:
+        shell = self._find(asked)
+        if shell is None:
+            return
+        try:
+            await shell.prove_end()
+        except OctavoError as error:
+            _log.debug("end-not-told", partition=str(shell.name), cause=error.cause)
+        else:
+            _note(shell, answer)
 
     async def _open(self, asked: pb.AskedLog, answer: pb.ToldLog) -> None:
         """As a client's look-up would: the bundle is taken if it is for this broker (O-2)."""
@@ -102,10 +111,10 @@ class LogEnds:
         try:
             await ownership.locate(bundle)
             if ownership.owns(bundle):
-                shell = await self._registry.resolve_life(
+                await self._registry.resolve_life(
                     asked.topic, asked.partition, asked.topic_id, ANSWER_S, brief=True
                 )
-                await _prove(shell, answer)
+                await self._prove(asked, answer)
         except OctavoError as error:
             _log.debug("end-not-told", topic=asked.topic, cause=error.cause)
 
@@ -130,15 +139,6 @@ class LogEnds:
 def _note(shell: PartitionShell, answer: pb.ToldLog) -> None:
     answer.known = True
     answer.log_start, answer.end = shell.log_start, shell.high_watermark
-
-
-async def _prove(shell: PartitionShell, answer: pb.ToldLog) -> None:
-    try:
-        await shell.prove_end()
-    except OctavoError as error:
-        _log.debug("end-not-told", partition=str(shell.name), cause=error.cause)
-    else:
-        _note(shell, answer)
 
 
 async def _tell_time(shell: PartitionShell, position: int, answer: pb.ToldLog) -> None:

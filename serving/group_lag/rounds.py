@@ -223,12 +223,14 @@ class GroupLagRounds:
         if len(reply.logs) != len(slots):
             _log.warning("owner-tells-others", owner=address, logs=len(reply.logs), of=len(slots))
             return
-        for number, (slot, told) in enumerate(zip(slots, reply.logs, strict=True), 1):
-            if number % STEP == 0:
-                await asyncio.sleep(0)
+        count = 0
+        for slot, told in zip(slots, reply.logs, strict=True):
             if told.known:
                 times_ms = {one.position: one.append_ms for one in told.times}
-                self._core.answered(slot, Log(told.log_start, told.end, times_ms))
+                count += self._core.answered(slot, Log(told.log_start, told.end, times_ms))
+            if count >= STEP:
+                count = 0
+                await asyncio.sleep(0)
 
     async def _ends_at(self, address: str, request: pb.EndsRequest) -> pb.EndsReply:
         if address == self._here():

@@ -142,13 +142,15 @@ async def test_an_owner_that_falls_silent_stops_nobody_else(
             await page_with(server, lambda page: page.values(TOPIC_LAG) == [12.0])
             proxy.fall_silent(frozen=True)
             await send_here(made, near)
-            page = await page_with(
-                server, lambda page: page.values(LAG, partition=str(near)) == [3.0]
-            )
-            page = await page_with(server, lambda page: not page.values(LAG, partition=str(far)))
+            gone = float(owners.count(proxy.address))
+
+            def is_so(page: Page) -> bool:
+                near_lag = page.values(LAG, partition=str(near))
+                return near_lag == [3.0] and page.values(UNKNOWN) == [gone]
+
+            page = await page_with(server, is_so)
+            assert page.values(LAG, partition=str(far)) == []
             assert page.values(TOPIC_LAG) == [], "a part is no whole"
-            assert page.value(UNKNOWN, group=group, topic="t") == owners.count(proxy.address)
-            assert page.value(LAG, group=group, topic="t", partition=str(near)) == 3
         finally:
             await proxy.close()
 
@@ -228,6 +230,42 @@ async def test_an_owner_tells_what_it_knows_and_of_the_rest_nothing() -> None:
                 await stub.Ends(wrong)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert min(ends.LOGS_MAX, ends.POSITIONS_MAX) >= core.FOLLOWED_MAX
+
+
+async def test_g3_an_owner_in_doubt_proves_a_few_ends_and_tells_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(1, **PAGES) as made:
+        await create_topic(made.brokers[0], "t", 3)
+        for number in range(2):
+            await send(made, number, 3)
+        topic_id = await made.topic_id("t")
+        stub = PeersStub(made.brokers[0].channel)
+        request = peers_pb2.EndsRequest()
+        for number in range(3):  # nobody opened the last one
+            request.logs.add(topic="t", topic_id=topic_id, partition=number, positions=[1])
+        (server,) = made.loopback.servers
+        made.loopback.stores[0].suspend()
+        await until(lambda: not server.registry.certain())
+        reply = await stub.Ends(request)
+        assert [(one.known, one.end, len(one.times)) for one in reply.logs] == [
+            (True, 3, 1),
+            (True, 3, 1),
+            (False, 0, 0),
+        ]
+        monkeypatch.setattr(ends, "PROOFS_MAX", 1)
+        assert [one.known for one in (await stub.Ends(request)).logs] == [True, False, False]
+        made.loopback.bookies.hold = True
+        monkeypatch.setattr(ends, "ANSWER_S", 0.2)
+        assert not any(one.known for one in (await stub.Ends(request)).logs)
+        made.loopback.bookies.release()
+        made.loopback.stores[0].resume()
+        async with asyncio.timeout(10):
+            while True:
+                reply = await stub.Ends(request)
+                if all(one.known for one in reply.logs):
+                    break
+                await asyncio.sleep(0.01)
 
 
 async def test_append_times_are_found_in_closed_segments_and_in_the_open_one() -> None:

@@ -171,12 +171,13 @@ def test_m4_what_is_shown_is_true_and_what_is_not_known_is_not_shown(events: lis
 class KeepsStaleTimes(GroupLagCore):
     """Planted: the time of an earlier position counts for every later one."""
 
-    def answered(self, slot: Slot, log: Log) -> None:
+    def answered(self, slot: Slot, log: Log) -> int:
         rows = [one.row for one in self._readers.get(slot, ())]
-        super().answered(slot, log)
+        count = super().answered(slot, log)
         for followed, row in zip(self._readers.get(slot, ()), rows, strict=True):
             if row is not None and row.since_ms and followed.row and followed.row.lag:
                 followed.row = followed.row._replace(since_ms=row.since_ms)
+        return count
 
 
 class TakesSilenceForNothing(GroupLagCore):
@@ -193,11 +194,12 @@ class TakesSilenceForNothing(GroupLagCore):
 class GoesNegative(GroupLagCore):
     """Planted: what was committed beyond the end counts against what was not."""
 
-    def answered(self, slot: Slot, log: Log) -> None:
-        super().answered(slot, log)
+    def answered(self, slot: Slot, log: Log) -> int:
+        count = super().answered(slot, log)
         for followed in self._readers.get(slot, ()):
             if followed.row is not None and followed.committed is not None:
                 followed.row = followed.row._replace(lag=log.end - followed.committed)
+        return count
 
 
 @pytest.mark.parametrize("bug", [KeepsStaleTimes, TakesSilenceForNothing, GoesNegative])
@@ -377,6 +379,8 @@ def test_work_is_done_in_steps() -> None:
     core.told(0, PositionsReply(None, (group("g", a=slots), group("h", a=slots))))
     steps: list[Callable[[], Iterator[None]]] = [core.ask, core.end]
     assert [sum(1 for _ in step()) for step in steps] == [4, 2]
+    assert core.answered(Slot("id-a", 7), Log(0, 0)) == 2, "who answers counts what it costs"
+    assert core.answered(Slot("id-b", 7), Log(0, 0)) == 0
 
 
 def test_samples_that_are_close_together_take_no_room() -> None:
