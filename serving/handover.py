@@ -98,6 +98,7 @@ class HandOvers:
             giving.let_go(bundle)  # before the unload: no lookup lands on a closing owner (O-1)
             away_s = self._clock.monotonic()
             await giving.unload(bundle)
+            closed_s = self._clock.monotonic()
             await self._registry.release(bundle, mine)
             self._hints.gone(bundle, mine)
             request.prepare = False
@@ -112,6 +113,7 @@ class HandOvers:
             to=to.broker_id if to is not None else "",
             partitions=len(request.partitions),
             prepared_ms=round((away_s - began_s) * 1000),
+            closed_ms=round((closed_s - away_s) * 1000),
             away_ms=round((now_s - away_s) * 1000),
         )
 

@@ -1,7 +1,7 @@
 """Take the owner of partitions away under load, again and again, and measure who waits how long.
 
     python -m tools.failover [--kills 40] [--terms 10] [--drains 10] [--freezes 10] [--seed 1]
-                             [--metadata zookeeper|embedded|zk://…]
+                             [--metadata zookeeper|embedded|zk://…] [--pause-ms 10]
 
 Three brokers and three bookies serve one topic. Each partition has a thread that sends one record
 after the other through one established producer, and one established reader follows them all. A
@@ -9,7 +9,8 @@ round takes one broker away (SIGKILL, SIGTERM, a drain, SIGSTOP), and measures f
 it owned the time until a send that began afterwards was acknowledged, and its record read; for
 SIGTERM and drains, where the owner goes on for a while, the slowest send that began before it had
 left. Each record carries a number of its partition: the reader
-proves that none is lost, stored twice, or out of order.
+proves that none is lost, stored twice, or out of order. `busy_percent` is how busy the whole
+machine was: beside a load that takes all of it, a hand-over waits for processors as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from octavo.testing import LocalCluster
 
 TOPIC = "failover"
 PARTITIONS = 12
-PAUSE_S = 0.01
+PAUSE_MS = 10
 """Between two sends of one partition."""
 ROUND_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
@@ -85,7 +86,8 @@ class Marks:
 class Load:
     """The established producer and reader, and what the reader proves."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, pause_s: float) -> None:
+        self._pause_s = pause_s
         self.acked, self.read = Marks(), Marks()
         self.errors: list[str] = []
         self.lost = self.duplicated = self.reordered = 0
@@ -129,7 +131,7 @@ class Load:
         return sum(self._sent)
 
     def _send(self, partition: int) -> None:
-        while not self._ended.wait(PAUSE_S):
+        while not self._ended.wait(self._pause_s):
             began_s, number = time.monotonic(), self._sent[partition]
             value = b"%d %.6f" % (number, began_s)
             try:
@@ -175,11 +177,11 @@ def percentile(values: list[float], share: float) -> float:
 class Rounds:
     """One cluster under load, from which brokers are taken away."""
 
-    def __init__(self, cluster: LocalCluster, client: Client, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, client: Client, seed: int, pause_s: float) -> None:
         self._cluster = cluster
         self._client = client
         self._random = random.Random(seed)
-        self.load = Load(cluster.bootstrap_servers)
+        self.load = Load(cluster.bootstrap_servers, pause_s)
         self.sent_ms: dict[str, list[float]] = collections.defaultdict(list)
         self.read_ms: dict[str, list[float]] = collections.defaultdict(list)
         self._frozen_s: dict[str, float] = {}
@@ -259,7 +261,7 @@ class Rounds:
                 psutil.Process(self._cluster.process(victim).pid).wait(ROUND_LIMIT_S)
             self._cluster.restart(victim)
 
-    def report(self, kind: str, rounds: int) -> bool:
+    def report(self, kind: str, rounds: int, busy_percent: float) -> bool:
         """One line; whether it is as it should be."""
         load, sent, read = self.load, self.sent_ms[kind], self.read_ms[kind]
         p99_ms = percentile(sent, 0.99)
@@ -270,29 +272,31 @@ class Rounds:
             f"p99_ms={p99_ms:.0f} max_ms={max(sent):.0f} read_p50_ms={percentile(read, 0.5):.0f} "
             f"read_p99_ms={percentile(read, 0.99):.0f} read_max_ms={max(read):.0f} "
             f"lost={load.lost} duplicated={load.duplicated} reordered={load.reordered} "
-            f"errors={len(load.errors)}"
+            f"errors={len(load.errors)} busy_percent={busy_percent:.0f}"
         )
         return verdict == "OK"
 
 
-def run(counts: dict[str, int], seed: int, metadata: str, session_timeout_s: float) -> int:
+def run(counts: dict[str, int], asked: argparse.Namespace, metadata: str) -> int:
     """All rounds; returns the exit code."""
-    settings = {"ownership_settle_s": 1.0, "session_timeout_s": session_timeout_s}
+    settings = {"ownership_settle_s": 1.0, "session_timeout_s": asked.session_timeout_s}
     with (
         LocalCluster(bookies=3, brokers=3, metadata=metadata, broker_settings=settings) as cluster,
         Client(cluster.bootstrap_servers) as client,
     ):
         client.admin.create_topic(TOPIC, partitions=PARTITIONS)
-        rounds = Rounds(cluster, client, seed)
+        rounds = Rounds(cluster, client, asked.seed, asked.pause_ms / 1000)
         rounds.load.start()
+        psutil.cpu_percent(None)
         for kind, count in counts.items():
             for _ in range(count):
                 rounds.round(kind)
+        busy_percent = psutil.cpu_percent(None)
         acked = rounds.load.end()
     for error in rounds.load.errors[:10]:
         print(f"  error: {error}")
     print(f"  {acked} records acknowledged")
-    fine = [rounds.report(kind, count) for kind, count in counts.items() if count]
+    fine = [rounds.report(kind, count, busy_percent) for kind, count in counts.items() if count]
     return int(not all(fine))
 
 
@@ -320,10 +324,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--metadata", default="zookeeper", help="zookeeper, embedded or zk://…")
     parser.add_argument("--session-timeout-s", type=float, default=6.0)
+    parser.add_argument(
+        "--pause-ms", type=float, default=PAUSE_MS, help="between two sends of a partition"
+    )
     asked = parser.parse_args()
     counts = {kind: int(vars(asked)[f"{kind}s"]) for kind in LIMITS_MS}
     with metadata_of(asked.metadata) as metadata:
-        return run(counts, asked.seed, metadata, asked.session_timeout_s)
+        return run(counts, asked, metadata)
 
 
 if __name__ == "__main__":
