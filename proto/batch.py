@@ -11,7 +11,7 @@ A fixed 80-byte header, then a body. Little-endian; every buffer of the body is 
     8   u32  body length as stored                           56  i64  base offset
     12  u32  body length uncompressed                        64  i32  last offset delta
     16  u32  record count                                    68  i32  owner epoch
-    20  i16  producer epoch, 22 u16 zero                     72  i64  append time ms
+    20  i16  producer epoch, 22 u16 marks                    72  i64  append time ms
     24  i64  producer id
 
 The body is Arrow buffers in order, compressed in one piece: timestamps i64[n]; keys as validity
@@ -84,6 +84,17 @@ PRODUCER_FLAGS = BatchFlags.HEADERS
 """Flags a producer may set today; a broker refuses others."""
 
 
+class BatchMarks:
+    """Bits of the marks field, which builds that know none of them ignore."""
+
+    NONE: Final = 0
+    DEDUP: Final = 1
+    """One record, to be kept once by its id (X14, `octavo.proto.dedup_ids`)."""
+
+
+KNOWN_MARKS = 1
+
+
 class BatchHeader(NamedTuple):
     """The decoded header; see the module's table."""
 
@@ -94,6 +105,7 @@ class BatchHeader(NamedTuple):
     uncompressed_bytes: int
     record_count: int
     producer_epoch: int
+    marks: int
     producer_id: int
     base_timestamp_ms: int
     max_timestamp_ms: int
@@ -135,6 +147,7 @@ def encode(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     schema_id: int = 0,
+    marks: int = BatchMarks.NONE,
 ) -> Buffer:
     """Encode columns of equal length into a batch.
 
@@ -168,6 +181,7 @@ def encode(
         codec=codec,
         producer=(producer_id, producer_epoch, base_sequence),
         schema_id=schema_id,
+        marks=marks,
     )
 
 
@@ -180,6 +194,7 @@ def seal(
     codec: int,
     producer: tuple[int, int, int],
     schema_id: int,
+    marks: int = BatchMarks.NONE,
 ) -> Buffer:
     """Compress an encoded body, given as parts, and put the header before it.
 
@@ -210,7 +225,7 @@ def seal(
         body_bytes,
         count,
         producer_epoch,
-        0,
+        marks,
         producer_id,
         *timestamps_ms,
         base_sequence,
@@ -255,7 +270,6 @@ def decode_header(batch: Buffer) -> BatchHeader:
     magic, words, *rest = _HEADER.unpack_from(batch)
     if magic != MAGIC or words != _HEADER_WORDS:
         raise UnsupportedVersion(f"batch magic {magic:#x}, header of {words * 8} bytes is unknown")
-    del rest[8 - 1]  # the reserved field after the producer epoch
     header = BatchHeader._make(rest)
     if len(batch) > MAX_BATCH_BYTES:
         raise MessageTooLarge(f"batch of {len(batch)} bytes, limit {MAX_BATCH_BYTES}")

@@ -33,6 +33,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     e.RetriableError: _UNAVAILABLE,
     e.NotLeader: _PRECONDITION,
     e.NotEnoughReplicas: _UNAVAILABLE,
+    e.DedupWindowFull: _EXHAUSTED,
     e.NotEnoughBookies: _UNAVAILABLE,
     e.RequestTimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
     e.Throttled: _EXHAUSTED,

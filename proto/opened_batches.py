@@ -29,6 +29,7 @@ def recompress(batch: Buffer, codec: int) -> Buffer:
         codec=codec,
         producer=(header.producer_id, header.producer_epoch, header.base_sequence),
         schema_id=header.schema_id,
+        marks=header.marks,
     )
 
 

@@ -32,6 +32,10 @@ SNAPSHOT_MAGIC = 0xB8
 FOOTER_MAGIC = 0xB9
 MARK_MAGIC = 0xBA
 VERSION = 1
+DEDUP_VERSION = 2
+"""Of snapshots that hold ids of records (X14), which builds before them pass over."""
+DEDUP_ITEM_BYTES = 32
+"""An id in a snapshot: digest, offset and append time (`serving/partition/dedup.py`)."""
 _BATCH, _SNAPSHOT_FIRST, _FOOTER_FIRST = (
     bytes((magic,)) for magic in (BATCH_MAGIC, SNAPSHOT_MAGIC, FOOTER_MAGIC)
 )
@@ -110,6 +114,8 @@ class Snapshot(NamedTuple):
     producers: tuple[ProducerSnapshot, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
+    dedup_ids: bytes = b""
+    """DEDUP_ITEM_BYTES each, oldest first."""
 
 
 class Footer(NamedTuple):
@@ -192,12 +198,15 @@ def encode_snapshot(snapshot: Snapshot, packed: Sequence[bytes] | None = None) -
     parts.extend(producers)
     parts.extend(_TXN.pack(*item) for item in snapshot.open_transactions)
     parts.extend(_ABORTED.pack(*item) for item in snapshot.aborted)
-    return _seal(SNAPSHOT_MAGIC, b"".join(parts))
+    if not snapshot.dedup_ids:
+        return _seal(SNAPSHOT_MAGIC, b"".join(parts))
+    parts += (_CRC.pack(len(snapshot.dedup_ids) // DEDUP_ITEM_BYTES), snapshot.dedup_ids)
+    return _seal(SNAPSHOT_MAGIC, b"".join(parts), DEDUP_VERSION)
 
 
 def decode_snapshot(payload: bytes) -> Snapshot:
     """Read a snapshot; raises CorruptEntry (also bad crc, I9) or UnsupportedVersion."""
-    body = _Body(_open(SNAPSHOT_MAGIC, payload))
+    body = _Body(_open(SNAPSHOT_MAGIC, payload, DEDUP_VERSION))
     topic_id = uuid.UUID(bytes=body.take_bytes(_TOPIC_ID_BYTES))
     head = body.take(_SNAPSHOT)
     producer_count, open_count, aborted_count = head[8:]
@@ -211,6 +220,10 @@ def decode_snapshot(payload: bytes) -> Snapshot:
     opened = tuple(OpenTransaction._make(body.take(_TXN)) for _ in range(open_count))
     body.expect(aborted_count, _ABORTED.size)
     aborted = tuple(AbortedTransaction._make(body.take(_ABORTED)) for _ in range(aborted_count))
+    dedup_ids = b""
+    if payload[1] == DEDUP_VERSION:
+        (id_count,) = body.take(_CRC)
+        dedup_ids = body.take_bytes(id_count * DEDUP_ITEM_BYTES)
     body.expect_end()
     return Snapshot(
         topic_id=topic_id,
@@ -222,6 +235,7 @@ def decode_snapshot(payload: bytes) -> Snapshot:
         producers=tuple(producers),
         open_transactions=opened,
         aborted=aborted,
+        dedup_ids=dedup_ids,
     )
 
 
@@ -254,19 +268,19 @@ def decode_footer(payload: bytes) -> Footer:
     return footer
 
 
-def _seal(magic: int, body: bytes) -> bytes:
-    payload = _PREFIX.pack(magic, VERSION, 0, len(body)) + body
+def _seal(magic: int, body: bytes, version: int = VERSION) -> bytes:
+    payload = _PREFIX.pack(magic, version, 0, len(body)) + body
     return payload + _CRC.pack(crc32c(payload))
 
 
-def _open(magic: int, payload: bytes) -> bytes:
+def _open(magic: int, payload: bytes, version_max: int = VERSION) -> bytes:
     if len(payload) < _PREFIX.size + _CRC.size:
         raise CorruptEntry(f"control entry of {len(payload)} bytes is too short")
     found, version, _, body_bytes = _PREFIX.unpack_from(payload)
     if found != magic:
         raise CorruptEntry(f"control entry starts with {found:#x}, expected {magic:#x}")
-    if version != VERSION:
-        raise UnsupportedVersion(f"control entry version {version}, this build knows {VERSION}")
+    if not VERSION <= version <= version_max:
+        raise UnsupportedVersion(f"control entry version {version}, this build knows {version_max}")
     if body_bytes != len(payload) - _PREFIX.size - _CRC.size:
         raise CorruptEntry("control entry declares another length than it has")
     if crc32c(payload[: -_CRC.size]) != _CRC.unpack_from(payload, len(payload) - _CRC.size)[0]:

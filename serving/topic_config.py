@@ -22,6 +22,7 @@ from octavo.runtime.errors import InvalidConfig, InvalidReplicationFactor
 from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.backlog import BACKLOG_POLICIES, HOLD, BacklogQuota
 from octavo.serving.config import BrokerConfig
+from octavo.serving.dedup_rule import IDS_DEFAULT, IDS_MAX, WINDOW_MS_MAX, DedupRule
 from octavo.serving.retention import KEEP_ALL, UNLIMITED, RetentionRule
 
 _INT64_MAX = (1 << 63) - 1
@@ -70,12 +71,21 @@ class TopicSettings(NamedTuple):
     """How long a tombstone stays once it is clean (K5)."""
     retention_mode: str
     """`limits`, or `consumed`: a closed segment goes, too, when every group is past it (R5)."""
+    dedup_window_ms: int
+    """How long a record's `dedup_id` counts; 0: such records are refused (X14)."""
+    dedup_window_ids: int
+    """Ids that one partition remembers; when they all count, the next one waits."""
     backlog_quota_bytes: int
     """What of one partition the slowest group may leave unread (F162); -1: everything."""
     backlog_quota_time_ms: int
     """How long ago the oldest of it may have been appended; -1: any time."""
     backlog_quota_policy: str
     """What happens then: `producer_hold`, `producer_exception` or `evict_oldest`."""
+
+    @property
+    def dedup(self) -> DedupRule:
+        """Which ids of records count."""
+        return DedupRule(self.dedup_window_ms, self.dedup_window_ids)
 
     @property
     def backlog_quota(self) -> BacklogQuota:
@@ -198,6 +208,8 @@ _SETTINGS: dict[str, _Setting] = {
     "max.compaction.lag.ms": _Setting("max_compaction_lag_ms", _between(1, _INT64_MAX)),
     "delete.retention.ms": _Setting("delete_retention_ms", _between(0, _INT64_MAX)),
     "retention.mode": _Setting("retention_mode", _mode),
+    "dedup.window.ms": _Setting("dedup_window_ms", _between(0, WINDOW_MS_MAX)),
+    "dedup.window.ids": _Setting("dedup_window_ids", _between(1, IDS_MAX)),
     "backlog.quota.bytes": _Setting("backlog_quota_bytes", _backlog_limit),
     "backlog.quota.time.ms": _Setting("backlog_quota_time_ms", _backlog_limit),
     "backlog.quota.policy": _Setting("backlog_quota_policy", _one_of(*BACKLOG_POLICIES)),
@@ -245,6 +257,8 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         max_compaction_lag_ms=_INT64_MAX,
         delete_retention_ms=86_400_000,
         retention_mode=LIMITS,
+        dedup_window_ms=0,
+        dedup_window_ids=IDS_DEFAULT,
         backlog_quota_bytes=UNLIMITED,
         backlog_quota_time_ms=UNLIMITED,
         backlog_quota_policy=HOLD,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from octavo.proto import batch as batch_format
 from octavo.proto.batch import BatchFlags
 from octavo.proto.compression import Codec
+from octavo.proto.dedup_ids import is_marked, read_digest
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
 
@@ -80,18 +81,25 @@ class PartitionModel:
         self.end = 0
         self.log_start = 0
         self.sequences = Sequences()
+        self.ids: dict[bytes, int] = {}
+        """Offsets of records with ids (X14), for ever."""
         self.epoch = 1
 
     def produce(self, batch: bytes, now_ms: int) -> Appended:
         header = batch_format.verify(batch)
         identity = (header.producer_id, header.producer_epoch, header.base_sequence)
         verdict = self.sequences.decide(*identity, header.record_count)
+        digest = read_digest(batch) if is_marked(header) else b""
+        if digest in self.ids:
+            return Appended(self.ids[digest], duplicate=True)
         if isinstance(verdict, Appended):
             return verdict
         if verdict is not None:
             raise verdict
         offset = self.append(batch, now_ms)
         self.sequences.note(*identity, header.record_count, offset)
+        if digest:
+            self.ids[digest] = offset
         return Appended(offset, duplicate=False)
 
     def append(self, batch: Buffer, now_ms: int) -> int:

@@ -51,6 +51,7 @@ class FakeBatch:
     created_s: float
     bad: bool = False
     acks: int = -1
+    is_numbered: bool = True
 
 
 @dataclass
@@ -125,12 +126,17 @@ class World:
         assert batch not in self.failed
 
     def submit(
-        self, partition: int, count: int, bad: bool = False, acks: int = -1
+        self,
+        partition: int,
+        count: int,
+        bad: bool = False,
+        acks: int = -1,
+        once: bool = False,
     ) -> FakeBatch | None:
         state = self.core.partition(TOPIC, partition)
         if not self.core.room(state):
             return None
-        batch = FakeBatch(len(self.batches), partition, count, self.now, bad, acks)
+        batch = FakeBatch(len(self.batches), partition, count, self.now, bad, acks, not once)
         self.batches.append(batch)
         self.act(self.core.add(state, batch, self.now))
         return batch
@@ -165,6 +171,10 @@ class World:
             return Reply(send.correlation, None, InvalidRecord("bad"))
         identity = (send.producer_id, send.producer_epoch, send.base_sequence)
         verdict = self.sequences[send.partition].decide(*identity, batch.count)
+        if not batch.is_numbered:
+            assert identity == (-1, -1, -1)
+            if batch in self.first_offset:  # its id is known (X14)
+                verdict = Appended(self.first_offset[batch], duplicate=True)
         if isinstance(verdict, Appended):
             return Reply(send.correlation, verdict, None)
         if verdict is not None:
@@ -271,7 +281,7 @@ class World:
 
 
 COMMON = ["submit", "submit", "process", "deliver", "find", "identify", "cut", "cut_zombie"]
-RARE = ["zombie", "move", "tick", "transient", "bad", "lose_reply"]
+RARE = ["once", "zombie", "move", "tick", "transient", "bad", "lose_reply"]
 NAMES = [*COMMON, *RARE, "submit", "process", "deliver", "tick_long"]
 CALM_NAMES = [*COMMON, *RARE, *["submit"] * 3, "bad", *["process", "deliver"] * 2]
 BUSY_NAMES = [
@@ -302,6 +312,8 @@ def run(world: World, ops: list[tuple[str, int, int]]) -> None:  # noqa: C901  o
         owner = OWNERS[which]
         if name == "submit":
             world.submit(which, size)
+        elif name == "once":
+            world.submit(which, 1, once=True)
         elif name == "bad":
             world.submit(which, size, bad=True)
         elif name == "process":

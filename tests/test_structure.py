@@ -146,6 +146,7 @@ CORES = (
     "serving/partition/snapshots.py",
     "serving/partition/traffic.py",
     "serving/partition/world.py",
+    "serving/partition/dedup.py",
     "serving/partition/producers.py",
     "serving/quotas/buckets.py",
     "serving/quotas/clients.py",

@@ -84,6 +84,9 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+    duplicate: bool = False
+    """Of a record with a `dedup_id`: it was there already, at `offset`, and was not stored again.
+    It may have been stored by an earlier attempt of the same send, whose answer was lost."""
 
     @property
     def topic_partition(self) -> TopicPartition:

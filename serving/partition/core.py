@@ -53,6 +53,7 @@ from octavo.serving.partition.actions import (
 )
 from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.changes import ListChanges
+from octavo.serving.partition.dedup import DedupWindow
 from octavo.serving.partition.intake import Intake
 from octavo.serving.partition.limits import Limits
 from octavo.serving.partition.log import (
@@ -115,6 +116,8 @@ class PartitionCore:
             interval_s=limits.backlog_check_interval_ms / 1000,
             spread=limits.spread,
         )
+        self.dedup: DedupWindow[Append] = DedupWindow(settings.dedup)
+        """Ids of records; `loaded` may have been preceded by a restore."""
         self._intake = Intake(
             name,
             settings,
@@ -123,10 +126,11 @@ class PartitionCore:
             log=self.log,
             producers=producers,
             world=world,
+            dedup=self.dedup,
             backlog=self.backlog,
         )
         self._rolls = RollPlan(limits.roll, world)
-        self._snapshots = SnapshotMaker(name, self.log, producers)
+        self._snapshots = SnapshotMaker(name, self.log, producers, self.dedup)
         self.trims = Trims(self.log)
         self.changes = ListChanges()
         self.retention = Retention(
@@ -446,6 +450,7 @@ class PartitionCore:
         if due or self.sealed is not None or has_trash:
             actions.append(PROCEED)
         self._producers.expire(now_ms)
+        self.dedup.expire(now_ms)
         return actions
 
     def validate(self) -> None:

@@ -7,10 +7,13 @@ away; nothing that is turned away here was written.
 from __future__ import annotations
 
 from octavo.proto.batch import BatchHeader
+from octavo.proto.dedup_ids import is_marked, read_digest
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     MIN_INSYNC_DETAIL,
+    DedupWindowFull,
     InvalidProducerEpoch,
+    InvalidRecord,
     NotEnoughReplicas,
     NotLeader,
     OctavoError,
@@ -20,10 +23,13 @@ from octavo.runtime.errors import (
 )
 from octavo.serving.partition.actions import Refuse, Tell
 from octavo.serving.partition.backlog import BacklogGate
+from octavo.serving.partition.dedup import DedupWindow, Seen
+from octavo.serving.partition.dedup import Verdict as DedupVerdict
 from octavo.serving.partition.limits import Bounds, Limits
 from octavo.serving.partition.log import (
     ACKS_NONE,
     UNCONDITIONAL,
+    Answer,
     Append,
     Appended,
     Conditions,
@@ -37,6 +43,8 @@ from octavo.serving.partition.world import World
 from octavo.serving.topic_config import TopicSettings
 
 THROTTLE_MS = 100
+FULL_PAUSE_MIN_MS, FULL_PAUSE_MAX_MS = 100, 1_000
+"""How long a record waits whose id has no room, before it is sent again."""
 
 
 class Intake:
@@ -56,9 +64,11 @@ class Intake:
         log: PartitionLog,
         producers: ProducerStates[Append],
         world: World,
+        dedup: DedupWindow[Append],
         backlog: BacklogGate,
     ) -> None:
         self._name = name
+        self._dedup = dedup
         self._backlog = backlog
         self._settings = settings
         self._bounds = bounds
@@ -75,6 +85,7 @@ class Intake:
         """The topic was altered: what comes next is judged by these."""
         self._settings, self._bounds = settings, limits.bounds
         self._ack_quorum = limits.ack_quorum
+        self._dedup.rule = settings.dedup
 
     def take(
         self,
@@ -90,7 +101,7 @@ class Intake:
 
         Raises the refusal of a batch that changes nothing: what `check_batch` raises,
         OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader,
-        PartitionDecommissioned, BacklogQuotaExceeded.
+        PartitionDecommissioned, BacklogQuotaExceeded, DedupWindowFull.
         """
         header = check_batch(batch, acks, self._settings, now_ms)
         is_idempotent = header.producer_id >= 0
@@ -100,6 +111,11 @@ class Intake:
             )
             if verdict.kind is not Kind.APPEND:
                 return self._known(header, verdict, acks, reply)
+        digest = b""
+        if is_marked(header):
+            digest, seen = self._looked_up(batch, now_ms)
+            if seen.seen is not Seen.NEW:
+                return _again(seen, acks, reply)
         if self.decommissioned:
             raise self._is_decommissioned()
         if conditions.min_insync_replicas > self._ack_quorum:  # what is stored stays stored
@@ -115,9 +131,32 @@ class Intake:
             append.producer_was_unknown = self._producers.begin(
                 append.header, append.header.base_offset, append.header.append_time_ms, append
             )
+        if digest:
+            begun = append.header
+            self._dedup.begin(digest, begun.base_offset, begun.append_time_ms, append)
+            append.dedup = digest
         if acks != ACKS_NONE:
             append.wait(acks, reply)
         return append
+
+    def _looked_up(self, batch: Buffer, now_ms: int) -> tuple[bytes, DedupVerdict[Append]]:
+        """X14. A topic that remembers no ids cannot keep the promise that was asked for; an id is
+        never forgotten early, so one too many waits."""
+        if not self._settings.dedup.window_ms:
+            raise InvalidRecord(
+                f"{self._name}: the record has a dedup_id, and its topic remembers none",
+                hint="set dedup.window.ms of the topic, or send it without dedup_id",
+            )
+        digest = read_digest(batch)
+        seen = self._dedup.decide(digest, now_ms)
+        if seen.seen is Seen.FULL:
+            limit = self._settings.dedup.ids_max
+            raise DedupWindowFull(
+                f"{self._name}: {limit} ids count, all that dedup.window.ids allows; room comes in "
+                f"{seen.room_in_ms} ms",
+                throttle_ms=min(max(seen.room_in_ms, FULL_PAUSE_MIN_MS), FULL_PAUSE_MAX_MS),
+            )
+        return digest, seen
 
     def _known(
         self, header: BatchHeader, verdict: Verdict[Append], acks: int, reply: Reply
@@ -195,11 +234,27 @@ class Intake:
         """The batch is durable (I3)."""
         if append.header.producer_id >= 0:
             self._producers.confirm(append.header.producer_id, append)
+        elif append.dedup:
+            self._dedup.confirm(append.dedup)
 
     def refused(self, dropped_newest_first: list[Append], error: OctavoError) -> list[Refuse]:
         """The batches were not written, or nobody here knows (I3): no trace of them stays."""
         for append in dropped_newest_first:
             if append.header.producer_id >= 0:
                 self._producers.fail(append.header.producer_id, append)
+            elif append.dedup:
+                self._dedup.fail(append.dedup)
         in_order = reversed(dropped_newest_first)  # A4: replies come in append order
         return [Refuse(append, error) for append in in_order]
+
+
+def _again(seen: DedupVerdict[Append], acks: int, reply: Reply) -> Tell | None:
+    """The answer to a record whose id counts already: where the first one is, or will be."""
+    if seen.pending is None:
+        return Tell(reply, Appended(seen.offset, seen.append_time_ms, duplicate=True))
+
+    def as_duplicate(answer: Answer) -> None:
+        reply(answer._replace(duplicate=True) if isinstance(answer, Appended) else answer)
+
+    seen.pending.wait(acks, as_duplicate)
+    return None

@@ -19,20 +19,24 @@ from octavo.client.segments.index import SparseIndex
 from octavo.client.segments.pieces import payloads, read_entry
 from octavo.client.segments.reader import SegmentReader
 from octavo.metadata.topics import PartitionState
-from octavo.proto.batch import decode_header
+from octavo.proto.batch import BatchHeader, decode_header
+from octavo.proto.dedup_ids import is_marked, read_digest
 from octavo.proto.entry import payload_of
 from octavo.proto.segment_entries import (
+    DEDUP_ITEM_BYTES,
     Snapshot,
     decode_snapshot,
     is_batch,
     is_snapshot,
 )
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import CorruptEntry, UnsupportedVersion
+from octavo.runtime.checksum import Buffer
+from octavo.runtime.errors import CorruptBatch, CorruptEntry, InvalidRecord, UnsupportedVersion
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.partition.chain import Closed
+from octavo.serving.partition.dedup import DedupWindow
 from octavo.serving.partition.log import Append, Figures
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import ProducerStates
@@ -45,6 +49,8 @@ WINDOW_ENTRIES_MAX = 1024
 PRODUCERS_AT_ONCE = 100
 """Producers of a snapshot that are looked at on the loop, about 2 ms. More are for a thread (the
 20,000 that a snapshot may hold take half a second), which costs each small partition more."""
+IDS_LIKE_A_PRODUCER_BYTES = 40 * DEDUP_ITEM_BYTES
+"""Ids of a snapshot that take as long as one producer of it."""
 PRODUCER_BYTES = 64
 """About how many a snapshot takes for one."""
 
@@ -77,15 +83,18 @@ class PartitionLoader:
         name: PartitionName,
         backend: LedgerBackend,
         producers: ProducerStates[Append],
+        dedup: DedupWindow[Append],
     ) -> None:
         self._name = name
         self._backend = backend
+        self._dedup = dedup
         self.result = Loaded(producers)
 
     async def load(self, state: PartitionState, closed: Closed) -> dict[LedgerId, Segment]:
         """Called by `SegmentChain.claim`, again from the start when the list changed meanwhile."""
         self.result = Loaded(self.result.producers)
         self.result.producers.restore(())
+        self._dedup.restore(b"")
         segments = state.segments
         ends = [_last_entry(segment, closed) for segment in segments]
         start, found = await self._newest_snapshot(segments, ends, closed)
@@ -95,6 +104,8 @@ class PartitionLoader:
             producers = found.snapshot.producers
             # Nobody else uses these states before the partition is loaded.
             await _apart_if_many(len(producers), self.result.producers.restore, producers)
+            ids = found.snapshot.dedup_ids
+            await _apart_if_many(len(ids) // IDS_LIKE_A_PRODUCER_BYTES, self._dedup.restore, ids)
             offset = found.snapshot.end_offset
             figures = Figures(found.snapshot.figures)
             self.result.last_append_ms = found.snapshot.figures.last_append_ms
@@ -191,6 +202,8 @@ class PartitionLoader:
                         continue
                     header = decode_header(payload)
                     self.result.producers.replay(header)
+                    if is_marked(header):
+                        self._replay_id(header, payload)
                     figures.note(header, len(payload))
                     self.result.last_append_ms = max(
                         self.result.last_append_ms, header.append_time_ms
@@ -199,6 +212,16 @@ class PartitionLoader:
         finally:
             await reader.close()
         return offset
+
+    def _replay_id(self, header: BatchHeader, payload: Buffer) -> None:
+        """X14. A batch that cannot be opened was taken by another build: it has no id here."""
+        try:
+            digest = read_digest(payload)
+        except (InvalidRecord, CorruptBatch) as error:
+            where = f"{self._name}@{header.base_offset}"
+            _log.error("dedup-id-unreadable", record=where, cause=error.cause)
+            return
+        self._dedup.replay(digest, header.base_offset, header.append_time_ms)
 
 
 def _last_entry(segment: Segment, closed: Closed) -> int:

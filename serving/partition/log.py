@@ -61,6 +61,8 @@ class Append:
     entry_id: EntryId | None = None
     first_copy: bool = False
     producer_was_unknown: bool = False
+    dedup: bytes = b""
+    """Digest of the id by which its record is kept once (X14); empty: it has none."""
     waiting_all: list[Reply] = field(default_factory=list[Reply])
     waiting_one: list[Reply] = field(default_factory=list[Reply])
 

@@ -111,7 +111,7 @@ class PartitionShell:
 
     async def open(self) -> None:
         """Load by recovery and claim (A7, ML-4). Raises; then the shell is of no further use."""
-        loader = PartitionLoader(self.name, self._deps.backend, self._producers)
+        loader = PartitionLoader(self.name, self._deps.backend, self._producers, self._core.dedup)
         await self._chain.claim(loader.load)
         loaded = loader.result
         for ledger_id, index in loaded.indexes.items():

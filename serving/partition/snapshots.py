@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.proto.segment_entries import Snapshot, encode_snapshot
+from octavo.serving.partition.dedup import DedupWindow
 from octavo.serving.partition.log import Append, PartitionLog
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_segment import OpenSegment
@@ -17,10 +18,12 @@ class SnapshotMaker:
         name: PartitionName,
         log: PartitionLog,
         producers: ProducerStates[Append],
+        dedup: DedupWindow[Append],
     ) -> None:
         self._name = name
         self._log = log
         self._producers = producers
+        self._dedup = dedup
 
     def payload(self, segment: OpenSegment, now_ms: int) -> bytes:
         """The state as of all entries sent so far (I8): if this entry survives, so do they."""
@@ -34,6 +37,11 @@ class SnapshotMaker:
                 self._log.owner_epoch,
                 now_ms,
                 segment.figures_with(pending),
+                dedup_ids=self._dedup.packed(_is_sent),
             ),
-            self._producers.packed(lambda append: append.entry_id is not None),
+            self._producers.packed(_is_sent),
         )
+
+
+def _is_sent(append: Append) -> bool:
+    return append.entry_id is not None

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import (
+    KNOWN_MARKS,
     MAX_RECORD_BYTES,
     PRODUCER_FLAGS,
     RECORD_ENVELOPE_BYTES,
     BatchHeader,
 )
 from octavo.proto.compacted import first_without_key
+from octavo.proto.dedup_ids import is_marked
 from octavo.proto.opened_batches import create_times
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
@@ -52,6 +54,8 @@ def check_batch(batch: Buffer, acks: int, settings: TopicSettings, now_ms: int) 
         raise _too_large(records, body_limit, limit)
     if header.flags & ~PRODUCER_FLAGS:
         raise InvalidRecord(f"a producer may not set batch flags {header.flags:#x}")
+    if header.marks & ~KNOWN_MARKS:
+        raise InvalidRecord(f"a producer may not set batch marks {header.marks:#x}")
     if header.base_timestamp_ms < 0 or header.max_timestamp_ms < header.base_timestamp_ms:
         raise InvalidTimestamp(
             f"timestamps {header.base_timestamp_ms}..{header.max_timestamp_ms} are impossible"
@@ -112,6 +116,8 @@ def _check_keys(batch: Buffer, header: BatchHeader) -> None:
 
 
 def _check_identity(header: BatchHeader, acks: int) -> None:
+    if is_marked(header) and (acks != ACKS_ALL or header.producer_id >= 0):
+        raise InvalidRequest("a record to be kept once needs acks=all and no producer id (X14)")
     if header.producer_id < 0:
         if header.producer_id != -1:
             raise InvalidRequest(f"producer id {header.producer_id} is impossible")

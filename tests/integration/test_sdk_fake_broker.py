@@ -47,7 +47,7 @@ async def read_all(client: AsyncClient, topic: str) -> list[bytes | None]:
 async def test_send_returns_where_the_record_is(client: AsyncClient, fake: FakeCluster) -> None:
     async with client.producer() as producer:
         meta = await producer.send("orders", b"paid", key=b"user-123", timestamp_ms=77)
-        assert meta == ("orders", partition_of(b"user-123", 3), 0, 77)
+        assert meta == ("orders", partition_of(b"user-123", 3), 0, 77, False)
         assert meta.topic_partition == TopicPartition("orders", 2)
         again = await producer.send("orders", "text", key="user-123", headers={"h": b"1"})
         assert again.offset == 1

@@ -1,11 +1,12 @@
-"""What one send asks for besides being stored, against the fake broker (F032)."""
+"""What one send asks for besides being stored, against the fake broker (F032, X14)."""
 
 from __future__ import annotations
 
 import pytest
 
 from octavo import AsyncClient
-from octavo.runtime.errors import ConfigError, NotEnoughReplicas
+from octavo.client.messaging.partitioner import partition_of
+from octavo.runtime.errors import ConfigError, DedupWindowFull, NotEnoughReplicas
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster
 
@@ -80,3 +81,93 @@ async def test_f032_a_topic_that_asks_for_less_is_told_at_once(
             else:
                 await future
     assert fake.log("one").values() == [b"first", b"0", b"2", b"4"]
+
+
+# --- records that are kept once (X14) ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+async def test_x14_a_second_send_is_told_of_the_first(
+    client: AsyncClient, fake: FakeCluster, numbered: bool
+) -> None:
+    async with client.producer(enable_idempotence=numbered, linger_ms=20) as producer:
+        first = await producer.send("one", b"paid", dedup_id="order-1", headers={"h": b"1"})
+        assert not first.duplicate
+        futures = [
+            producer.send_nowait("one", b"a"),
+            producer.send_nowait("one", b"b", dedup_id=b"order-2"),
+            producer.send_nowait("one", b"c"),
+            producer.send_nowait("one", b"again", dedup_id=b"order-1"),
+            producer.send_nowait("one", b"d", dedup_id=b"order-3"),
+            producer.send_nowait("one", b"e"),
+        ]
+        told = [await future for future in futures]
+        assert [(one.offset, one.duplicate) for one in told] == [
+            (1, False),
+            (2, False),
+            (3, False),
+            (0, True),
+            (4, False),
+            (5, False),
+        ]
+    assert fake.log("one").values() == [b"paid", b"a", b"b", b"c", b"d", b"e"]
+    async with client.reader("one", start="earliest") as reader:
+        records = [record async for record in reader.read_to_end()]
+    assert records[0].headers == [("h", b"1"), ("dedup_id", b"order-1")]
+
+
+async def test_x14_sends_before_the_topic_is_known_and_over_lost_replies(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    async with client.producer() as producer:
+        early = [producer.send_nowait("one", b"%d" % n, dedup_id=f"{n % 2}") for n in range(4)]
+        assert [(await one).offset for one in early] == [0, 1, 0, 1]
+        fake.brokers[0].faults.lose_replies = 1
+        after = [producer.send_nowait("one", b"n%d" % n, dedup_id=f"n{n}") for n in range(4)]
+        after.append(producer.send_nowait("one", b"numbered"))
+        assert [(await one).offset for one in after] == [2, 3, 4, 5, 6]
+    assert fake.log("one").values() == [b"0", b"1", b"n0", b"n1", b"n2", b"n3", b"numbered"]
+
+
+async def test_x14_an_id_without_a_key_finds_its_partition(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    async with client.producer(linger_ms=0) as one, client.producer(linger_ms=0) as other:
+        for number in range(30):
+            first = await one.send("orders", b"v", dedup_id=f"id-{number}")
+            again = await other.send("orders", b"v", dedup_id=f"id-{number}")
+            assert (first.partition, first.offset) == (again.partition, again.offset)
+            assert again.duplicate
+        keyed = await one.send("orders", b"v", key=b"k", dedup_id="id-0")
+        assert keyed.partition == partition_of(b"k", 3), "a key decides as ever"
+    assert sum(len(fake.log("orders", number).values()) for number in range(3)) in (30, 31)
+
+
+async def test_x14_what_is_no_id(client: AsyncClient, fake: FakeCluster) -> None:
+    async with client.producer() as producer:
+        for wrong in ("", b"", "x" * 129, 7, bytearray(b"a")):
+            with pytest.raises(ConfigError, match="dedup_id"):
+                await producer.send("one", b"v", dedup_id=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ConfigError, match="would hide it"):
+            await producer.send("one", b"v", dedup_id="a", headers=[("dedup_id", b"b")])
+    async with client.producer(acks=1) as plain:
+        with pytest.raises(ConfigError, match="acks=1"):
+            await plain.send("one", b"v", dedup_id="a")
+        assert (await plain.send("one", b"v", dedup_id="a", acks="all")).offset == 0
+    assert fake.log("one").values() == [b"v"]
+
+
+async def test_x14_a_full_window_holds_the_send_until_it_may_go(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    async with client.producer() as producer:
+        fake.brokers[0].faults.refuse = [DedupWindowFull("2 ids count", throttle_ms=20)] * 3
+        held = producer.send_nowait("one", b"held", dedup_id="a")
+        behind = producer.send_nowait("one", b"behind")
+        assert [(await one).offset for one in (held, behind)] == [0, 1]
+    async with client.producer(delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+        fake.brokers[0].faults.refuse = [DedupWindowFull("2 ids count", throttle_ms=20)] * 99
+        with pytest.raises(DedupWindowFull, match="it was not stored"):
+            await producer.send("one", b"never", dedup_id="b")
+        fake.brokers[0].faults.refuse = []
+        assert (await producer.send("one", b"later")).offset == 2

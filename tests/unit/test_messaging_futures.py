@@ -23,7 +23,7 @@ def test_result_of_each_record() -> None:
     futures = [SendFuture(completion, 0), SendFuture(completion, 1)]
     assert not futures[0].done()
     completion.succeed(100)
-    assert futures[1].result() == ("t", 3, 101, 11)
+    assert futures[1].result() == ("t", 3, 101, 11, False)
     assert futures[0].exception() is None
     assert "acknowledged" in repr(futures[0])
 

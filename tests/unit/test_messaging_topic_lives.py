@@ -75,6 +75,7 @@ class Piece:
     count: int = 1
     created_s: float = 0.0
     acks: int = -1
+    is_numbered: bool = True
 
 
 class Sender:

@@ -14,6 +14,7 @@ class _Batch:
     count: int
     created_s: float
     acks: int = -1
+    is_numbered: bool = True
 
 
 def waiting_since(created_s: float) -> InFlight:

@@ -73,6 +73,7 @@ class AsyncProducer(Generic[V]):
         timestamp_ms: int | None = None,
         acks: Acks | None = None,
         min_insync_replicas: int | None = None,
+        dedup_id: bytes | str | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger.
 
@@ -80,10 +81,12 @@ class AsyncProducer(Generic[V]):
         ConfigError): all, 1, or 0, with which the offset is -1 and a failure stays unknown. Order
         is kept as long as nothing must be sent again. `min_insync_replicas`: raises
         NotEnoughReplicas, and nothing is written, unless the topic asks for as many at least.
+        `dedup_id`: among records to its partition that have the same one within the topic's
+        `dedup.window.ms`, the first is kept; the others are told its offset, with `duplicate`.
         """
         engine = self.engine()
         intake = engine.intake
-        terms = intake.terms_of(acks, min_insync_replicas)
+        terms = intake.terms_of(acks, min_insync_replicas, dedup_id)
         if topic not in intake.topics:
             await engine.delivery.ensure_topic(topic)
         if engine.early.waiting(topic):
@@ -91,7 +94,7 @@ class AsyncProducer(Generic[V]):
         while True:
             try:
                 future = intake.send(
-                    topic, value, key, partition, headers, timestamp_ms, True, 0.0, terms
+                    topic, value, key, partition, headers, timestamp_ms, True, 0.0, terms, dedup_id
                 )
                 break
             except BufferFull:
@@ -109,6 +112,7 @@ class AsyncProducer(Generic[V]):
         timestamp_ms: int | None = None,
         acks: Acks | None = None,
         min_insync_replicas: int | None = None,
+        dedup_id: bytes | str | None = None,
     ) -> SendFuture:
         """Queue one record; the future can be awaited or given callbacks. Arguments as in `send`.
 
@@ -116,12 +120,12 @@ class AsyncProducer(Generic[V]):
         """
         engine = self.engine()
         intake = engine.intake
-        terms = intake.terms_of(acks, min_insync_replicas)
+        terms = intake.terms_of(acks, min_insync_replicas, dedup_id)
         if topic in intake.topics and not engine.early.waiting(topic):
             return intake.send(
-                topic, value, key, partition, headers, timestamp_ms, False, 0.0, terms
+                topic, value, key, partition, headers, timestamp_ms, False, 0.0, terms, dedup_id
             )
-        row = intake.convert(topic, value, key, headers, timestamp_ms)
+        row = intake.convert(topic, value, key, headers, timestamp_ms, dedup_id=dedup_id)
         return engine.early.send(topic, partition, row, terms)
 
     async def send_many(

@@ -144,7 +144,7 @@ class Accumulator:
                 else:
                     batch.terms = terms  # its section was interrupted before its first record
                 continue
-            if index and (size > limit or index >= MAX_BATCH_RECORDS):
+            if index and (size > limit or index >= MAX_BATCH_RECORDS or terms.once):
                 self.close_open(slot)
                 continue
             # Nothing is called since `slot.open` was read, nor before the record is in.
@@ -155,7 +155,7 @@ class Accumulator:
                 batch.has_headers = True
             batch.cells += cells
             break
-        if size >= limit:
+        if size >= limit or terms.once:
             self.close_open(slot)
         elif size >= full_bytes and not batch.due:
             self.expedite(slot, batch)

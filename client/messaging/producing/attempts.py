@@ -52,7 +52,8 @@ class Attempts:
     def send(self, item: InFlight, producer_id: int, now_s: float) -> None:
         """Hand a batch to its owner's connection, with numbers if it has none."""
         partition = item.partition
-        if self._settings.idempotent and item.base_sequence < 0:
+        is_numbered = self._settings.idempotent and item.batch.is_numbered
+        if is_numbered and item.base_sequence < 0:
             item.base_sequence = partition.next_sequence
             partition.next_sequence = (item.base_sequence + item.batch.count) & SEQUENCE_MASK
         self._correlation += 1
@@ -69,8 +70,8 @@ class Attempts:
                 batch=item.batch,
                 topic=partition.topic,
                 partition=partition.partition,
-                producer_id=producer_id,
-                producer_epoch=partition.epoch,
+                producer_id=producer_id if is_numbered else -1,
+                producer_epoch=partition.epoch if is_numbered else -1,
                 base_sequence=item.base_sequence,
                 topic_id=partition.topic_id,
             )

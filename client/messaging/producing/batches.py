@@ -12,6 +12,7 @@ from octavo.client.messaging.producing.futures import Completion
 from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.proto import batch as batch_format
+from octavo.proto.batch import BatchMarks
 from octavo.runtime.checksum import Buffer
 
 RECORD_OVERHEAD_BYTES = 24
@@ -94,6 +95,11 @@ class Batch(Completion):
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether an idempotent producer gives it a sequence: not if its record has an id (X14)."""
+        return not self.terms.once
+
+    @property
     def acks(self) -> int:
         """Whose promise it waits for."""
         return self.terms.acks
@@ -163,6 +169,7 @@ class Batch(Completion):
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=producer[2],
+            marks=BatchMarks.DEDUP if self.terms.once else BatchMarks.NONE,
         )
 
     def _release_columns(self) -> None:

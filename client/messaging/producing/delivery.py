@@ -308,7 +308,8 @@ class Delivery:
         """Resolve one batch; repeatable, as what an interruption left is told once more."""
         batch = batch_of(outcome)
         if isinstance(outcome, Complete):
-            batch.succeed(outcome.base_offset, duplicate=outcome.duplicate)
+            duplicate = outcome.duplicate and batch.terms.once  # else it is an attempt of its own
+            batch.succeed(outcome.base_offset, duplicate=duplicate)
         else:
             batch.fail(outcome.error)
             self.failures.note(batch)

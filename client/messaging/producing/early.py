@@ -76,7 +76,7 @@ class Early(Completion):
         meta = future.result(0)
         self.partition = meta.partition
         self.timestamps_ms = [meta.timestamp_ms]
-        self.succeed(meta.offset)
+        self.succeed(meta.offset, duplicate=meta.duplicate)
 
 
 def interrupted_append() -> DeliveryFailed:

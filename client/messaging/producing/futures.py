@@ -203,7 +203,8 @@ class SendFuture:
     def _metadata(self) -> RecordMetadata:
         done = self.completion
         offset = done.base_offset + self._index if done.base_offset >= 0 else -1
-        return RecordMetadata(done.topic, done.partition, offset, done.timestamps_ms[self._index])
+        stamp_ms = done.timestamps_ms[self._index]
+        return RecordMetadata(done.topic, done.partition, offset, stamp_ms, done.duplicate)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         self.completion.observed = True

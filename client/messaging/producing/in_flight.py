@@ -45,6 +45,12 @@ class Deliverable(Protocol):
         """Whose promise it waits for: -1 all, 1 the first bookie, 0 nobody's (A4)."""
         ...
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it gets a sequence. One that gets none goes alone: nothing else of its partition
+        is under way meanwhile (X14)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
@@ -195,6 +201,8 @@ class Partition:
         self.established = False
         self.holes.clear()
         for item in self.in_flight:
+            if not item.batch.is_numbered:  # it has no number to lose
+                continue
             invariant(item.base_sequence < 0 or item.state is State.PARKED, "I6: unknown fate")
             item.state, item.base_sequence, item.loose = State.WAITING, -1, False
 

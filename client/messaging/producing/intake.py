@@ -32,6 +32,7 @@ from octavo.client.messaging.producing.serializers import (
     headers_bytes,
     key_converter,
     value_converter,
+    with_dedup_id,
 )
 from octavo.client.messaging.producing.terms import Terms, TermsTable
 from octavo.client.messaging.records import NO_HEADERS, Headers
@@ -144,24 +145,35 @@ class Intake:
         expedite: bool,
         block_s: float,
         terms: Terms,
+        dedup_id: bytes | str | None,
     ) -> SendFuture:
         """Append one record to a topic that is in `topics`, on `terms` of `terms_of`.
 
         Blocks the calling thread up to `block_s` for memory, then raises BufferFull.
         """
-        row = self.convert(topic, value, key, headers, timestamp_ms)
+        row = self.convert(topic, value, key, headers, timestamp_ms, dedup_id=dedup_id)
         return self.append(self.topics[topic], partition, row, expedite, block_s, terms=terms)
 
     def convert(
-        self, topic: str, value: object, key: object, headers: object, timestamp_ms: int | None
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        headers: object,
+        timestamp_ms: int | None,
+        *,
+        dedup_id: bytes | str | None,
     ) -> Row:
-        """The record in its stored form; raises TypeError, MessageTooLarge, InvalidTimestamp."""
+        """The record in its stored form; raises TypeError, MessageTooLarge, InvalidTimestamp,
+        ConfigError for a `dedup_id` that is none."""
         key_bytes = key if type(key) is bytes or key is None else self.to_key(key)
         value_bytes = value if type(value) is bytes and self.bytes_pass else self.to_value(value)
         size = (len(key_bytes) if key_bytes else 0) + (len(value_bytes) if value_bytes else 0)
         stored_headers: Headers = NO_HEADERS
-        if headers:
-            stored_headers = header_list(headers)
+        if headers or dedup_id is not None:
+            stored_headers = header_list(headers) if headers else NO_HEADERS
+            if dedup_id is not None:
+                stored_headers = with_dedup_id(stored_headers, dedup_id)
             size += headers_bytes(stored_headers)
         if size > self._record_limit:
             raise self.too_large(topic, size)
@@ -197,9 +209,10 @@ class Intake:
                 raise self.refusal()
             if accumulator.free_bytes < size_bytes:
                 self.wait_space(size_bytes, block_s)
-            slot = router.choose(state, partition, key)
+            hashed = hashed_of(row, terms)
+            slot = router.choose(state, partition, hashed)
             future = accumulator.append(slot, row, terms)
-            if key is None and partition is None:
+            if hashed is None and partition is None:
                 state.sticky.added(size_bytes, batch_closed=slot.open is not future.completion)
             if (expedite or self.closed is not None) and slot.open is not None:
                 # `closed`: by what interrupted this section; the loop fails what came too late.
@@ -262,7 +275,7 @@ class Intake:
         """
         accumulator, state = self.accumulator, record.state
         assert state is not None
-        key, size_bytes = record.row[1], record.row[4]
+        key, size_bytes = hashed_of(record.row, record.terms), record.row[4]
         with accumulator.lock:
             if self.closed is not None or state.ended is not None:
                 return self.refusal() if state.ended is None else state.ended
@@ -397,6 +410,12 @@ class Intake:
         with self.accumulator.lock:
             self.accumulator.expedite_all()
             self.wake_if_wanted()
+
+
+def hashed_of(row: Row, terms: Terms) -> bytes | None:
+    """What decides a record's partition: its key, else the id that must meet its like there."""
+    key, headers = row[1], row[3]
+    return headers[-1][1] if terms.once and key is None else key
 
 
 def loop_ended() -> IllegalStateError:

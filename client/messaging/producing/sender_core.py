@@ -32,6 +32,7 @@ from octavo.client.messaging.producing.in_flight import (
 )
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
+    DedupWindowFull,
     DeliveryFailed,
     InvalidProducerEpoch,
     NotEnoughReplicas,
@@ -47,7 +48,7 @@ from octavo.runtime.invariant import invariant
 STATE_TRUSTED_S = 3600.0
 """An owner may forget a producer a day after its last batch (I10); well before that, a quiet
 partition counts as new."""
-NOT_WRITTEN = (NotEnoughReplicas, Throttled)
+NOT_WRITTEN = (NotEnoughReplicas, Throttled, DedupWindowFull)
 """Answers that owners give only for what went into no ledger (A6, A8)."""
 OWNER_DETAIL = "owner_address"
 EPOCH_MAX = 32_766
@@ -278,7 +279,10 @@ class SenderCore:
         partition.muted = False
         partition.retry_at_s = 0.0
         partition.last_owner = partition.owner
+        first = partition.in_flight[0]
         for item in waiting[: max(partition.window(self.settings) - sent, 0)]:
+            if self.settings.idempotent and not _may_follow(item, first):
+                return
             self._attempts.send(item, self.producer_id, now_s)
 
     # --- outcomes -------------------------------------------------------------------------------
@@ -293,15 +297,17 @@ class SenderCore:
         proves_earlier: bool = True,
     ) -> None:
         partition = item.partition
-        if self.settings.idempotent:
+        is_numbered = item.batch.is_numbered
+        if self.settings.idempotent and is_numbered:
             while partition.in_flight[0] is not item:
                 self._attempts.overtaken(partition.in_flight[0], proved=proves_earlier)
             if partition.holes:
                 partition.forget_holes(item.base_sequence)
         self._attempts.complete(item, base_offset, duplicate=duplicate)
         partition.failures = 0
-        partition.established = True
-        partition.acknowledged_s = now_s
+        if is_numbered:
+            partition.established = True
+            partition.acknowledged_s = now_s
         self._settle(partition)
         self._pump(partition, now_s)
 
@@ -414,6 +420,12 @@ class SenderCore:
             for item in list(partition.in_flight):
                 self._attempts.fail(item, error)
         self._attempts.actions.append(Stop(error))
+
+
+def _may_follow(item: InFlight, first: InFlight) -> bool:
+    """Whether it may be under way together with the oldest batch of its partition: what has no
+    number is in its place by going alone."""
+    return item is first or (item.batch.is_numbered and first.batch.is_numbered)
 
 
 def _int_detail(error: OctavoError, name: str) -> int | None:

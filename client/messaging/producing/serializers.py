@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from octavo.client.messaging.config import Serializer
+from octavo.client.messaging.records import Headers
+from octavo.proto.dedup_ids import ID_BYTES_MAX, ID_HEADER
 from octavo.runtime.errors import ConfigError, InvalidRecord
 
 ToBytes = Callable[[object], bytes | None]
@@ -122,3 +124,23 @@ def headers_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:
 def text_bytes(text: str) -> int:
     """Size of `text` as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def with_dedup_id(headers: Headers, dedup_id: object) -> Headers:
+    """`headers` and the id by which the record is kept once (X14); raises ConfigError."""
+    found = dedup_id.encode() if isinstance(dedup_id, str) else dedup_id
+    if not isinstance(found, bytes):
+        raise ConfigError(
+            f"dedup_id={dedup_id!r} is not allowed", hint="dedup_id must be bytes or text"
+        )
+    if not 0 < len(found) <= ID_BYTES_MAX:
+        raise ConfigError(
+            f"dedup_id of {len(found)} bytes is not allowed",
+            hint=f"dedup_id must have 1 to {ID_BYTES_MAX} bytes; of longer ones send a digest",
+        )
+    if any(name == ID_HEADER for name, _ in headers):
+        raise ConfigError(
+            f"dedup_id is given, and a header {ID_HEADER!r} too, which would hide it",
+            hint="leave the header out: it is made from dedup_id",
+        )
+    return [*headers, (ID_HEADER, found)]

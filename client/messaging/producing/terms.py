@@ -21,12 +21,14 @@ class Terms(NamedTuple):
     """-1: all, 1: the first bookie, 0: nobody answers (A4)."""
     min_insync_replicas: int = 0
     """The topic must ask for as many at least, or nothing is written; 0: whatever it asks for."""
+    once: bool = False
+    """Its record has an id by which it is kept once, and travels alone (X14)."""
 
 
 class TermsTable:
     """The terms that one producer may be asked for; equal ones are one object.
 
-    Bounded: there are three kinds of acks and COPIES_MAX assertions.
+    Bounded: there are three kinds of acks, COPIES_MAX assertions, and `once`.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -35,12 +37,19 @@ class TermsTable:
         self._idempotent = config.idempotent
         self._known: dict[Terms, Terms] = {self.default: self.default}
 
-    def of(self, acks: object, min_insync_replicas: object) -> Terms:
+    def of(self, acks: object, min_insync_replicas: object, dedup_id: object = None) -> Terms:
         """The terms of a send; None: not said. Raises ConfigError."""
-        if acks is None and min_insync_replicas is None:
+        if acks is None and min_insync_replicas is None and dedup_id is None:
             return self.default
         number = self.default.acks if acks is None else self._checked(acks)
-        terms = Terms(number, _checked_copies(min_insync_replicas, number))
+        once = dedup_id is not None
+        if once and number != -1:
+            raise ConfigError(
+                f"dedup_id with acks={number}: whether a record is there already is only known of "
+                "what all copies have",
+                hint="send it with acks='all'",
+            )
+        terms = Terms(number, _checked_copies(min_insync_replicas, number), once)
         return self._known.setdefault(terms, terms)
 
     def _checked(self, acks: object) -> int:

@@ -84,6 +84,7 @@ class Producer(Generic[V]):
         timestamp_ms: int | None = None,
         acks: Acks | None = None,
         min_insync_replicas: int | None = None,
+        dedup_id: bytes | str | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged; its batch does not linger.
 
@@ -91,12 +92,23 @@ class Producer(Generic[V]):
         ConfigError): all, 1, or 0, with which the offset is -1 and a failure stays unknown. Order
         is kept as long as nothing must be sent again. `min_insync_replicas`: raises
         NotEnoughReplicas, and nothing is written, unless the topic asks for as many at least.
+        `dedup_id`: among records to its partition that have the same one within the topic's
+        `dedup.window.ms`, the first is kept; the others are told its offset, with `duplicate`.
         """
         self._thread.refuse_own()
         intake = self._open(topic)
-        terms = intake.terms_of(acks, min_insync_replicas)
+        terms = intake.terms_of(acks, min_insync_replicas, dedup_id)
         future = intake.send(
-            topic, value, key, partition, headers, timestamp_ms, True, self._block_s, terms
+            topic,
+            value,
+            key,
+            partition,
+            headers,
+            timestamp_ms,
+            True,
+            self._block_s,
+            terms,
+            dedup_id,
         )
         return future.result()
 
@@ -111,15 +123,25 @@ class Producer(Generic[V]):
         timestamp_ms: int | None = None,
         acks: Acks | None = None,
         min_insync_replicas: int | None = None,
+        dedup_id: bytes | str | None = None,
     ) -> SendFuture:
         """Queue one record; blocks only for memory, up to max_block_ms, then BufferFull.
 
         Arguments as in `send`.
         """
         intake = self._open(topic)
-        terms = intake.terms_of(acks, min_insync_replicas)
+        terms = intake.terms_of(acks, min_insync_replicas, dedup_id)
         return intake.send(
-            topic, value, key, partition, headers, timestamp_ms, False, self._block_s, terms
+            topic,
+            value,
+            key,
+            partition,
+            headers,
+            timestamp_ms,
+            False,
+            self._block_s,
+            terms,
+            dedup_id,
         )
 
     def send_many(

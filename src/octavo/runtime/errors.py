@@ -12,7 +12,7 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
     │   ├── NotLeader, NotEnoughReplicas, NotEnoughBookies, RequestTimedOut, Throttled, NotReady
     │   ├── BrokerUnavailable, BookieUnavailable, BookieReadOnly, MetadataUnavailable
     │   ├── UnknownOutcome, Overloaded, ReadUnknown, BufferFull, FlushTimeout, CorruptFrame
-    │   └── TooManyConnections
+    │   └── TooManyConnections, DedupWindowFull
     ├── RequestRejected                        the request is wrong; repeating it cannot help
     │   ├── UnknownTopic, InconsistentTopicId, TopicAlreadyExists, InvalidTopic, InvalidPartitions
     │   ├── InvalidReplicationFactor, InvalidConfig, InvalidRequest, InvalidPartition
@@ -94,6 +94,14 @@ class NotEnoughReplicas(RetriableError):
 
     code = "NOT_ENOUGH_REPLICAS"
     default_hint = "start the missing bookies; nothing was acknowledged"
+
+
+class DedupWindowFull(RetriableError):
+    """The partition remembers as many ids of records as its topic allows; nothing was written."""
+
+    code = "DEDUP_WINDOW_FULL"
+    retry = Retry.SAME_PEER
+    default_hint = "raise dedup.window.ids of the topic, or lower its dedup.window.ms"
 
 
 class NotEnoughBookies(RetriableError):

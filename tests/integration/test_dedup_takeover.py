@@ -1,0 +1,53 @@
+"""X14 over real processes: the broker that stored the first record is killed before the second."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from octavo import AsyncClient
+from octavo.runtime.errors import DedupWindowFull, InvalidRecord
+from octavo.testing import LocalCluster
+
+IDS = [f"order-{number}" for number in range(40)]
+
+
+async def owner_of(client: AsyncClient, cluster: LocalCluster) -> str:
+    """Name of the broker that serves the topic's partition."""
+    told = await client.admin.describe_topic("orders")
+    address = told.partitions[0].owner_address
+    (name,) = [name for name, one in cluster.processes.items() if one.address == address]
+    return name
+
+
+async def test_x14_a_broker_is_killed_between_two_sends() -> None:
+    """Neither the broker nor the producer lives on, and each record is there once."""
+    with LocalCluster(brokers=2) as cluster:
+        async with AsyncClient(cluster.bootstrap_servers) as client:
+            settings = {"dedup.window.ms": "600000", "dedup.window.ids": "40"}
+            await client.admin.create_topic("orders", 1, config=settings)
+            async with client.producer() as producer:
+                first = [await producer.send("orders", one, dedup_id=one) for one in IDS]
+            assert [meta.offset for meta in first] == list(range(40))
+            await asyncio.to_thread(cluster.kill, await owner_of(client, cluster))
+        async with AsyncClient(cluster.bootstrap_servers) as client:
+            async with client.producer() as producer:
+                again = [await producer.send("orders", b"other", dedup_id=one) for one in IDS]
+                assert [(one.offset, one.duplicate) for one in again] == [
+                    (offset, True) for offset in range(40)
+                ]
+            async with client.producer(delivery_timeout_ms=500, request_timeout_ms=400) as hasty:
+                with pytest.raises(DedupWindowFull, match="40 ids count"):
+                    await hasty.send("orders", b"one too many", dedup_id="order-40")
+            await client.admin.alter_topic("orders", {"dedup.window.ids": "50"})
+            async with client.producer() as producer:
+                meta = await producer.send("orders", b"last", dedup_id="order-40")
+                assert (meta.offset, meta.duplicate) == (40, False)
+            async with client.reader("orders", start="earliest") as reader:
+                values = [record.value async for record in reader.read_to_end()]
+            assert values == [*(one.encode() for one in IDS), b"last"]
+            await client.admin.alter_topic("orders", unset=["dedup.window.ms"])
+            async with client.producer() as producer:
+                with pytest.raises(InvalidRecord, match="its topic remembers none"):
+                    await producer.send("orders", b"v", dedup_id="order-41")
