@@ -45,7 +45,7 @@ ASK_S = 1.0
 OWNERS_AT_ONCE = 32
 """Owners that are asked at a time."""
 TAKE_EVERY = 15
-"""In one of so many passes partitions of groups that nobody asked for are looked for."""
+"""Passes from one look for partitions of groups that nobody asked for to the next."""
 
 _log = get_logger("octavo.serving.group_lag")
 
@@ -84,6 +84,8 @@ class GroupLagRounds:
         """To the owners of the last pass."""
         self._bundles: dict[Slot, int] = {}
         self._passes = 0
+        self._take_at = 1
+        """In which pass partitions of groups that nobody asked for are looked for."""
 
     def look(self, series_max: int) -> Look:
         """What the last pass found, as far as it may be shown now."""
@@ -115,8 +117,8 @@ class GroupLagRounds:
         """One pass."""
         core = self._core
         self._passes += 1
-        if self._passes % TAKE_EVERY == 1:
-            await self._take_homes()
+        if self._passes >= self._take_at and await self._take_homes():
+            self._take_at = self._passes + TAKE_EVERY
         homes = self._coordinator.homes()
         core.begin(homes, self._clock.monotonic())
         await self._ask_homes(homes)
@@ -124,12 +126,15 @@ class GroupLagRounds:
         await self._ask_owners()
         await _in_turns(core.end())
 
-    async def _take_homes(self) -> None:
+    async def _take_homes(self) -> bool:
+        """Whether all were looked at; what was taken stays so."""
         try:
             async with asyncio.timeout(HOMES_S):
                 await self._coordinator.take_homes()
-        except (OctavoError, TimeoutError) as error:  # looked for again later
+        except (OctavoError, TimeoutError) as error:
             _log.info("groups-not-taken", cause=str(error))
+            return False
+        return True
 
     # --- where groups go on -------------------------------------------------------------------
 
