@@ -26,6 +26,7 @@ from octavo.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.metadata.backup import Copied
+    from octavo.metadata.backup_file import BackupFile
     from octavo.metadata.paths import Paths
     from octavo.metadata.restore import Restored
     from octavo.metadata.store import MetadataStore
@@ -109,10 +110,14 @@ def restore(
     from octavo.runtime.clock import SystemClock
     from octavo.runtime.entropy import SystemEntropy
 
+    copy = _whole(file)
     if not yes:
+        what = f"{count_of(copy.keys, 'key')} of cluster {copy.head.cluster_id}"
         if not sys.stdin.isatty():
-            raise ConfigError("nothing was restored", hint="add --yes to do it")
-        typer.confirm(f"Make the metadata what {file} holds?", abort=True, err=True)
+            raise ConfigError(
+                f"nothing was restored; {file} holds {what}", hint="add --yes to do it"
+            )
+        typer.confirm(f"Make the metadata what {file} holds, {what}?", abort=True, err=True)
     written = (0, 0)
 
     def tell(done: int, of: int) -> None:
@@ -142,6 +147,17 @@ def restore(
     for line in _next_steps(metadata, data):
         note(line)
     return ExitCode.OK
+
+
+def _whole(file: pathlib.Path) -> BackupFile:
+    """The copy, read to its end before anybody is asked or anything is changed."""
+    from octavo.metadata.backup_file import BackupFile
+
+    try:
+        return BackupFile.opened(file.absolute())
+    except (FileNotFoundError, IsADirectoryError) as error:
+        error.add_note("name the file of a copy: `octavo metadata backup FILE` writes one")
+        raise
 
 
 def _next_steps(metadata: str | None, data: pathlib.Path) -> list[str]:
