@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import signal
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -13,11 +14,11 @@ from octavo.cli.failures import ExitCode, say_error
 from octavo.cli.folder import DEFAULT_DATA, DataOption, require_cluster
 from octavo.cli.output import Format, FormatOption, Row, beside_work, count_of, emit_rows, note
 from octavo.cli.probing import PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_S, probe_server
-from octavo.cli.session import connected
-from octavo.runtime.errors import NotEnoughBookies, OctavoError, RequestTimedOut
+from octavo.cli.session import DEFAULT_TIMEOUT_S, TimeoutOption, connected
+from octavo.runtime.errors import ConfigError, NotEnoughBookies, OctavoError, RequestTimedOut
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.descriptions import ClusterHealth
+    from octavo.client.messaging.api.descriptions import ClusterHealth, FleetBroker
     from octavo.supervisor.cluster_file import ClusterFile, ProcessEntry
 
 DOWN_TIMEOUT_S = 60.0
@@ -26,13 +27,27 @@ HEALTH_TIMEOUT_S = 5.0
 STATUS_CHECK_S = 1.0
 _TABLE_COLUMNS = ("name", "pid", "address", "state")
 """What fits a terminal of 80 columns; the other forms have the role and the log as well."""
+_BOOKIE_STATES = {"rw": "ready", "ro": "read-only"}
 
 
-def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE) -> int:
+def status(
+    data: DataOption = DEFAULT_DATA,
+    output: FormatOption = Format.TABLE,
+    bootstrap: Annotated[
+        str,
+        typer.Option("-b", "--bootstrap", help="Of a cluster elsewhere: as its broker sees it."),
+    ] = "",
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> int:
     """Show the processes of a cluster on this machine.
 
-    Exit code 5 unless all are ready.
+    Exit code 5 unless all are ready. With --bootstrap those that are registered in any cluster:
+    what is down and not drained is not among them.
     """
+    if bootstrap:
+        if data != DEFAULT_DATA:
+            raise ConfigError("--bootstrap and --data exclude each other")
+        return _remote(bootstrap, timeout, output)
     cluster = require_cluster(data)
     alive = cluster.supervisor_alive()
     seen = asyncio.run(_look(cluster, data.absolute())) if alive else {}
@@ -66,6 +81,43 @@ def status(data: DataOption = DEFAULT_DATA, output: FormatOption = Format.TABLE)
             f"`octavo restart {down[0]} --data {data}` starts it"
         )
     return ExitCode.OK if all(row["state"] == "ready" for row in rows) else ExitCode.UNAVAILABLE
+
+
+def _remote(bootstrap: str, timeout_s: float, output: Format) -> int:
+    with connected(bootstrap, timeout_s) as client:
+        brokers = client.admin.list_brokers(timeout=timeout_s)
+        rows = registered(brokers, client.admin.cluster_health(timeout=timeout_s))
+    with beside_work():
+        shown = rows if output is not Format.TABLE else [
+            {name: row[name] for name in _TABLE_COLUMNS if name != "pid"} for row in rows
+        ]  # fmt: skip
+        emit_rows(shown, output)
+    return ExitCode.OK if all(row["state"] == "ready" for row in rows) else ExitCode.UNAVAILABLE
+
+
+def registered(brokers: Sequence[FleetBroker], health: ClusterHealth) -> list[Row]:
+    """The servers of a cluster as one of its brokers knows them, in the columns of `status`."""
+    seen = [("metadata", "metadata", "", "ready" if health.metadata_connected else "down")]
+    seen += [
+        (one.broker_id, "broker", one.address, "ready" if one.state == "serving" else one.state)
+        for one in brokers
+    ]
+    seen += [
+        (one.bookie_id, "bookie", one.wire_address, _BOOKIE_STATES.get(one.state, one.state))
+        for one in health.bookies
+    ]
+    return [
+        {
+            "name": name,
+            "role": role,
+            "pid": None,
+            "address": address,
+            "state": state,
+            "log": "",
+            "metrics": "",
+        }
+        for name, role, address, state in seen
+    ]
 
 
 class _Seen(NamedTuple):
