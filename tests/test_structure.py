@@ -153,6 +153,8 @@ CORES = (
     "serving/shedding/board.py",
     "serving/shedding/core.py",
     "serving/shedding/meter.py",
+    "src/octavo/cli/sizing.py",
+    "src/octavo/cli/sizing_figures.py",
 )
 """Decide without I/O, clock or thread."""
 TESTS_TO_SOURCE_MIN = 0.8

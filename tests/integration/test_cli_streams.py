@@ -31,6 +31,7 @@ PRINTS = {
     "topic": "topic --help",
     "topic list": "topic list",
     "topic describe": "topic describe t",
+    "topic advise": "topic advise --target-mbps 10",
     "consume": "consume t",
     "ledger": "ledger --help",
     "ledger show": "ledger show 1",

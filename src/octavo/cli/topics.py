@@ -1,4 +1,4 @@
-"""`octavo topic …`: create, list, describe, delete. `topic_trim`, `topic_changes`: the others."""
+"""`octavo topic …`: create, list, describe, delete. `topic_advise`, `topic_trim` …: the others."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from octavo.cli.session import (
     connected,
     parse_settings,
 )
+from octavo.cli.topic_advise import topic_advise
 from octavo.cli.topic_changes import decommission, grow, set_settings, unset_settings
 from octavo.cli.topic_compact import compact
 from octavo.cli.topic_trim import trim
@@ -181,3 +182,4 @@ app.command()(grow)
 app.command()(decommission)
 app.command()(trim)
 app.command()(compact)
+app.command("advise")(topic_advise)
