@@ -111,6 +111,9 @@ bench-quick: $(READY) ## the same in less than a minute, one round, one line at 
 bench-compaction: $(READY) ## 10 M records of 1 M keys compacted: records/s, memory, space, and p99 of sends meanwhile; ARGS
 	@PYTHONPATH=. $(PY) -m bench.compaction $(ARGS)
 
+bench-backlog: $(READY) ## p99 of one topic's tail beside a reader of another topic's backlog, in turn; 1 when it grows by more than a fifth; ARGS="--gb 10"
+	@PYTHONPATH=. $(PY) -m bench.backlog $(ARGS)
+
 bench-groups: $(READY) ## reading in a group beside reading without one, in turn, and commits; 1 when it costs more than 5 %
 	@PYTHONPATH=. $(PY) -m bench.groups $(ARGS)
 
@@ -125,6 +128,9 @@ topic-load: $(READY) ## 10,000 topics with 100,000 partitions: list, describe, s
 
 take-over: $(READY) ## 1,000 partitions of a broker that is killed, taken by another: for how long they are away, and its CPU
 	@PYTHONPATH=. $(PY) -m tools.take_over $(ARGS)
+
+burst: $(READY) ## ten times the traffic for a minute while nobody reads, then up to a limit: nothing is lost; ARGS="--seconds 10"
+	@PYTHONPATH=. $(PY) -m tools.burst $(ARGS)
 
 group-load: $(READY) ## what groups cost their coordinator: joining, resting, hand-overs, commits, a take-over
 	@PYTHONPATH=. $(PY) -m tools.group_load $(ARGS)

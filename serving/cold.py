@@ -23,11 +23,13 @@ from octavo.proto.entry import HEADER_BYTES, payload_of
 from octavo.proto.segment_entries import is_batch
 from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.runtime.tasks import TaskOwner
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cache import ColdCache
+from octavo.serving.cold_pace import ColdPace
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 
@@ -69,9 +71,12 @@ class _OpenReader:
 class ColdReader:
     """Shared by all partitions of one broker."""
 
-    def __init__(self, backend: LedgerBackend, config: BrokerConfig) -> None:
+    def __init__(self, backend: LedgerBackend, config: BrokerConfig, clock: Clock) -> None:
         self._backend = backend
-        self._chunk_bytes = config.cold_chunk_bytes
+        self._clock = clock
+        self._usual_chunk_bytes = config.cold_chunk_bytes
+        self.pace = ColdPace(config.cold_read_bytes_per_s)
+        """How fast readers are given what is read here."""
         self._readers_max = config.open_readers
         self._indexes_max = config.segment_indexes
         self._index_interval_bytes = config.index_interval_bytes
@@ -86,6 +91,10 @@ class ColdReader:
         self._warming: set[tuple[int, int]] = set()
         self.reads = 0
         """Reads that went to bookies."""
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return self.pace.piece_bytes(self._usual_chunk_bytes, self._clock.monotonic())
 
     async def close(self) -> None:
         """Stop read-ahead and close all readers."""
@@ -294,8 +303,9 @@ class ColdReader:
         key = (source.ledger_id, entry)
         if entry > source.last_entry or key in self._loading:
             return
-        if self._cache.get(*key) is None and self._budget.try_take(self._chunk_bytes):
-            self._start(source, entry, self._chunk_bytes)
+        size = self._chunk_bytes
+        if self._cache.get(*key) is None and self._budget.try_take(size):
+            self._start(source, entry, size)
 
     def _start(self, source: Source, entry: int, size: int) -> asyncio.Task[OctavoError | None]:
         key = (source.ledger_id, entry)

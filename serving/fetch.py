@@ -66,8 +66,12 @@ class _Slot:
 class FetchResult:
     """A reply and the bytes it holds of the broker's budget until it was written (BP-2)."""
 
-    def __init__(self, message: bytes, budget: ByteBudget, reserved: int) -> None:
+    def __init__(
+        self, message: bytes, budget: ByteBudget, reserved: int, cold_bytes: int = 0
+    ) -> None:
         self.message = message
+        self.cold_bytes = cold_bytes
+        """What of it did not come from a tail cache."""
         self._budget = budget
         self._reserved = reserved
 
@@ -99,6 +103,8 @@ class Fetcher:
         self._clock = clock
         self._filled_by = ("", -1)
         """The last partition that had bytes in the last reply that had any."""
+        self._cold_bytes = 0
+        """Of the present reply."""
         self._look = asyncio.Event()
         self._hurry = False
 
@@ -145,7 +151,7 @@ class Fetcher:
         self._budget.release(reserved)
         excess = self._client.sends(sent_bytes, self._clock.monotonic())
         message = encode_reply(request.correlation, partitions, throttle_ms=excess.pause_ms)
-        return FetchResult(message, self._budget, held)
+        return FetchResult(message, self._budget, held, self._cold_bytes)
 
     def _refused(self, request: pb.FetchRequest, error: OctavoError) -> FetchResult:
         """The same error for each partition; nothing was read."""
@@ -252,6 +258,7 @@ class Fetcher:
         """What each slot has, beginning behind the one that filled the last reply (F2)."""
         replies: list[PartitionReply] = []
         left = max_bytes
+        self._cold_bytes = 0
         names = [(slot.asked.topic, slot.asked.partition) for slot in slots]
         start = names.index(self._filled_by) + 1 if self._filled_by in names else 0
         nothing_yet = True
@@ -300,8 +307,14 @@ class Fetcher:
             view = shell.view()
             check_start(view, asked.offset)  # trimmed since it was looked at
             limit = min(left, slot.max_bytes)
+            is_cold = not view.tail.holds(asked.offset)
+            if is_cold:
+                whole = limit + self._cold_bytes
+                piece = view.cold.pace.piece_bytes(whole, self._clock.monotonic())
+                limit = piece - self._cold_bytes
             if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
                 found = await read_at(view, asked.offset, limit, at_least_one=at_least_one)
+                self._cold_bytes += found.size_bytes if is_cold else 0
                 batches = found.batches
                 fields.next_offset = found.next_offset
             fields.high_watermark = view.high_watermark

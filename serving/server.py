@@ -118,7 +118,7 @@ class BrokerServer:
         self._fleet = Fleet(self._brokers, drains, placements, config.bundles)
         self._board = LoadBoard(STALE_INTERVALS * config.load_report_interval_s)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
-        self._cold = ColdReader(self._storage.backend, config)
+        self._cold = ColdReader(self._storage.backend, config, clock)
         self._tail_cache = TailCache(config.tail_cache_bytes)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
         self.registry = PartitionRegistry(
@@ -155,7 +155,7 @@ class BrokerServer:
             config.broker_id, self._fleet, (SERVICE, GROUP_SERVICE), always=(PEERS,)
         )
         self._quotas, quotas = quotas_of(config, store, self._paths, clock, entropy)
-        self._streams = StreamService(self.registry, quotas, config, clock)
+        self._streams = StreamService(self.registry, quotas, config, clock, self._cold.pace)
         self._group_lag = self._group_lag_rounds()
         self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
         self._request_times = RequestTimes(clock)

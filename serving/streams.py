@@ -24,6 +24,7 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, Throttled
 from octavo.runtime.histogram import Histogram
 from octavo.serving.budget import ByteBudget
+from octavo.serving.cold_pace import ColdPace
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
 from octavo.serving.partition.log import ACKS_NONE, UNCONDITIONAL, Answer, Conditions
@@ -60,6 +61,7 @@ class ProduceStream:
         *,
         client: ClientUse,
         clock: Clock,
+        pace: ColdPace,
         recompressor: Recompressor,
         ack_seconds: Histogram,
     ) -> None:
@@ -70,6 +72,7 @@ class ProduceStream:
         self._throttle_ms = 0
         """What the client is to be told with the next answers."""
         self._clock = clock
+        self._pace = pace
         self._ack_seconds = ack_seconds
         self._oldest_s = math.inf
         """When the first of the batches arrived whose answers are in the outbox."""
@@ -154,7 +157,9 @@ class ProduceStream:
 
     def _charge(self, size_bytes: int) -> None:
         """Count a message; the client is told at once if it should pause."""
-        throttle_ms = self._client.received(size_bytes, self._clock.monotonic()).pause_ms
+        now_s = self._clock.monotonic()
+        self._pace.wrote(size_bytes, now_s)
+        throttle_ms = self._client.received(size_bytes, now_s).pause_ms
         if throttle_ms:
             self._throttle_ms = throttle_ms
             self._answered.set()
@@ -286,10 +291,12 @@ class FetchStream:
         *,
         client: ClientUse,
         clock: Clock,
+        pace: ColdPace,
     ) -> None:
         self._context = context
         self._client = client
         self._clock = clock
+        self._pace = pace
         self._fetcher = Fetcher(registry, budget, config, clock, client)
         self._requests: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(FETCH_AHEAD_REQUESTS)
         self._ahead = 0  # requests read and not answered, the present one included
@@ -310,11 +317,15 @@ class FetchStream:
                     await self._context.write(result.message)
                 finally:
                     result.written()
+                pause_s = self._pace.read(self, result.cold_bytes, self._clock.monotonic())
+                if pause_s:  # F078: tails of other topics go first
+                    await self._clock.sleep(pause_s)
             if self._malformed is not None:
                 raise self._malformed
         except InvalidRequest as error:
             await abort(self._context, error)  # type: ignore[arg-type]
         finally:
+            self._pace.left(self)
             reader.cancel()
             await asyncio.wait({reader})
 

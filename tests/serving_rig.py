@@ -89,7 +89,7 @@ class Broker:
         self.catalog = PartitionCatalog(self.store, rig.paths, clock=rig.clock, entropy=rig.entropy)
         ledgers = LedgerCatalog(self.store, rig.paths, clock=rig.clock, entropy=rig.entropy)
         self.backend = MemoryBackend(rig.bookies, ledgers)
-        self.cold = ColdReader(self.backend, config)
+        self.cold = ColdReader(self.backend, config, rig.clock)
         self.tail_cache = TailCache(config.tail_cache_bytes)
         self.deps = PartitionDeps(
             backend=self.backend,

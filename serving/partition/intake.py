@@ -121,7 +121,7 @@ class Intake:
         if conditions.min_insync_replicas > self._ack_quorum:  # what is stored stays stored
             raise self._asks_for_less(conditions.min_insync_replicas)
         if self._backlog.is_shut and acks != ACKS_NONE:  # who is told nothing: `streams`
-            raise self._backlog.refusal()
+            raise self._over_backlog()
         if self._log.pending or self.no_ledger:
             self._check_room(len(batch), now_s)
         append = self._log.admit(
@@ -201,11 +201,19 @@ class Intake:
                 f"is older than {verdict.known_epoch}",
                 known_epoch=verdict.known_epoch,
             )
+        if self._backlog.is_shut:  # what it follows was refused just now
+            return self._backlog.refusal()
         return OutOfOrderSequence(
             f"{name}: producer {header.producer_id} sent sequence {header.base_sequence}, "
             f"last known is {verdict.last_sequence}",
             last_sequence=verdict.last_sequence,
         )
+
+    def _over_backlog(self) -> OctavoError:
+        """What was measured is that of the owner, who must be known to be this one."""
+        if not self._world.certain():
+            return NotLeader(f"{self._name}: whose backlog it is is not known at this time")
+        return self._backlog.refusal()
 
     def _check_room(self, size: int, now_s: float) -> None:
         bounds, log = self._bounds, self._log

@@ -13,6 +13,7 @@ from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, TooManyConnections
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 from octavo.serving.budget import ByteBudget
+from octavo.serving.cold_pace import ColdPace
 from octavo.serving.config import BrokerConfig
 from octavo.serving.quotas.clients import ClientQuotas, ClientUse
 from octavo.serving.quotas.identity import client_id_of
@@ -31,11 +32,13 @@ class StreamService:
         quotas: ClientQuotas,
         config: BrokerConfig,
         clock: Clock,
+        pace: ColdPace,
     ) -> None:
         self._registry = registry
         self.quotas = quotas
         self._config = config
         self._clock = clock
+        self._pace = pace
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
         self._recompressor = Recompressor()
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
@@ -70,6 +73,7 @@ class StreamService:
                     self._config,
                     client=client,
                     clock=self._clock,
+                    pace=self._pace,
                     recompressor=self._recompressor,
                     ack_seconds=self.ack_seconds,
                 ).run()
@@ -87,6 +91,7 @@ class StreamService:
                     self._config,
                     client=client,
                     clock=self._clock,
+                    pace=self._pace,
                 ).run()
         finally:
             self.fetching -= 1

@@ -88,7 +88,7 @@ class RealStorage(Loopback):
         storage = LedgerStorage(store, PATHS, config, clock=clock, entropy=SystemEntropy())
         await storage.start()
         self._closers.append(storage)
-        cold = ColdReader(storage.backend, config)
+        cold = ColdReader(storage.backend, config, SystemClock())
         self._cold.append(cold)
         deps = PartitionDeps(
             backend=storage.backend,

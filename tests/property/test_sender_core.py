@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.client.messaging.producing.actions import Send
 from octavo.runtime.errors import (
     InvalidProducerEpoch,
+    NotEnoughReplicas,
     OutOfOrderSequence,
 )
 from tests.sender_world import (
@@ -17,6 +19,7 @@ from tests.sender_world import (
     OPS,
     OWNERS,
     TOPIC,
+    Reply,
     World,
     run,
     script,
@@ -336,3 +339,31 @@ def test_delivery_timeout_fails_with_the_last_error_in_the_text() -> None:
     assert batch in world.failed
     assert "4 records to t-0" in str(world.failed[batch])
     assert "may or may not be stored" in str(world.failed[batch])
+
+
+class Full(World):
+    """Owners turn away what would be next; what comes behind it is out of order (I2)."""
+
+    def append(self, send: Send, owner: str) -> Reply:
+        identity = (send.producer_id, send.producer_epoch, send.base_sequence)
+        if self.sequences[send.partition].decide(*identity, send.batch.count) is None:
+            return Reply(send.correlation, None, NotEnoughReplicas("too few"))
+        return super().append(send, owner)
+
+
+def test_what_waits_behind_refused_batches_fails_with_their_reason() -> None:
+    """Whoever was not stored because of them is told why, and can send it again (A6, F162)."""
+    world = ready_world()
+    world.__class__ = Full
+    while world.now < 160.0:
+        world.submit(0, 1)
+        world.submit(0, 1)
+        for _ in range(6):
+            world.process("a")
+            world.deliver("a")
+        world.find()
+        world.tick(0.1)
+    assert len(world.failed) > 5
+    for error in world.failed.values():
+        assert isinstance(error, NotEnoughReplicas), error
+        assert "was not stored" in str(error)

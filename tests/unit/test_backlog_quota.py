@@ -8,7 +8,13 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import BacklogQuotaExceeded, InvalidConfig, OctavoError, Throttled
+from octavo.runtime.errors import (
+    BacklogQuotaExceeded,
+    InvalidConfig,
+    NotLeader,
+    OctavoError,
+    Throttled,
+)
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.backlog import (
     EVICT,
@@ -218,6 +224,8 @@ async def test_f162_f001_a_held_producer_is_told_for_how_long_and_nothing_is_los
     assert int(error.details["throttle_ms"]) == HOLD_MS
     assert "backlog.quota.bytes=100" in error.cause
     assert "octavo topic set" in (error.hint or "")
+    behind = refused(shell, make_batch([b"w"], pid=7, epoch=0, sequence=2))
+    assert isinstance(behind, Throttled), "so is what comes behind it in the same window"
     again = await produce(shell, stored)
     assert (again.duplicate, again.base_offset) == (True, 0), "what is stored is told as ever"
     untold: list[object] = []
@@ -239,6 +247,14 @@ async def test_f162_a_refused_producer_gets_a_typed_error(rig: Rig) -> None:
     assert "orders-0" in error.cause
     assert "octavo group lag" in (error.hint or "")
     assert shell.high_watermark == 0
+
+
+async def test_f162_an_owner_in_doubt_does_not_speak_of_backlogs(rig: Rig) -> None:
+    broker = rig.broker()
+    shell = await broker.open(backlog_quota_bytes="100", backlog_quota_policy="producer_exception")
+    shell.backlog.measured(OVER, 1.0, 0)
+    broker.certain = False
+    assert isinstance(refused(shell, make_batch()), NotLeader)
 
 
 async def test_f162_evicting_holds_nobody(rig: Rig) -> None:

@@ -161,6 +161,8 @@ class Partition:
     """An attempt failed: nothing is sent until all others of this partition are answered."""
     retry_at_s: float = 0.0
     failures: int = 0
+    refusal: OctavoError | None = None
+    """Why its owner wrote nothing, since it last stored a batch: what others wait for, too."""
     topic_id: bytes = b""
     """Which life of the topic's name the batches are for."""
     ended: bool = False

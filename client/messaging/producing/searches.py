@@ -11,7 +11,7 @@ from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.producing.actions import Action
 from octavo.client.messaging.producing.batches import Batch
 from octavo.client.messaging.producing.in_flight import Partition
-from octavo.client.messaging.producing.sender_core import SenderCore
+from octavo.client.messaging.producing.sender_core import NOT_WRITTEN, SenderCore
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import from_wire
@@ -82,11 +82,13 @@ class Searches:
             self._answered(granted, now_s)
             return
 
-    def never_sent(self, batch: Batch, limit_s: float) -> DeliveryFailed:
+    def never_sent(self, batch: Batch, limit_s: float) -> OctavoError:
         """The error of a batch that expired before it was sent, with what it waited for."""
         key = (batch.topic, batch.partition)
         error = self._owner_errors.get(key) or self._identity_error
-        return DeliveryFailed(
+        error = error or self._core.partition(*key).refusal
+        kind = type(error) if isinstance(error, NOT_WRITTEN) else DeliveryFailed
+        return kind(
             f"{batch.count} records to {batch.topic}-{batch.partition} waited {limit_s:g} s "
             "(delivery_timeout_ms) and were never sent"
             + (f"; last error: {error}" if error is not None else ""),

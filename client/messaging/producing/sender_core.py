@@ -305,6 +305,7 @@ class SenderCore:
                 partition.forget_holes(item.base_sequence)
         self._attempts.complete(item, base_offset, duplicate=duplicate)
         partition.failures = 0
+        partition.refusal = None
         if is_numbered:
             partition.established = True
             partition.acknowledged_s = now_s
@@ -347,6 +348,7 @@ class SenderCore:
         item.last_error = error
         item.loose = item.loose or not isinstance(error, (*NOT_WRITTEN, OutOfOrderSequence))
         partition = item.partition
+        partition.refusal = error if isinstance(error, NOT_WRITTEN) else partition.refusal
         first_of_round = not partition.muted
         partition.muted = True
         if first_of_round:
@@ -375,12 +377,15 @@ class SenderCore:
     def _expire(self, item: InFlight, now_s: float) -> None:
         """I4: the delivery timeout passed."""
         absent = item.state is not State.SENT and not item.loose
-        refused = absent and isinstance(item.last_error, NOT_WRITTEN)
+        last_error = item.last_error
+        if absent and (last_error is None or isinstance(last_error, OutOfOrderSequence)):
+            last_error = item.partition.refusal or last_error
+        refused = absent and isinstance(last_error, NOT_WRITTEN)
         age_s = now_s - item.batch.created_s
         fate = "it was not stored" if absent else "it may or may not be stored"
-        why = f"; last error: {item.last_error}" if item.last_error is not None else ""
+        why = f"; last error: {last_error}" if last_error is not None else ""
         # Refused every time: the caller gets the retriable reason itself.
-        kind = type(item.last_error) if refused and item.last_error else DeliveryFailed
+        kind = type(last_error) if refused and last_error else DeliveryFailed
         error = kind(
             f"{item.batch.count} records to {item.partition} were not acknowledged within "
             f"{age_s:.1f} s (delivery_timeout_ms); {fate}{why}",
