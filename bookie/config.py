@@ -90,6 +90,9 @@ class BookieConfig(RepairSettings):
     """How often the index is made durable; bounds what a start replays (B-11)."""
     memtable_bytes: int = Field(default=64 << 20, ge=1 << 16)
     """The same by size."""
+    memtable_flush_bytes: int = Field(default=1 << 30, ge=1 << 20)
+    """The same by what the journal took meanwhile: a start after a kill reads no more than this and
+    two segments. Large entries need little of an index, and much of a disk."""
 
     # disk space (6.13)
     disk_warn_ratio: float = Field(default=0.90, gt=0, le=1)

@@ -64,6 +64,7 @@ class OpenedStore:
             booted.index,
             STREAM,
             flush_interval_s=config.memtable_flush_s,
+            flush_bytes=config.memtable_flush_bytes,
             drop_retired=config.page_cache_bytes is not None,
             clock=clock,
             on_visible=events.on_visible,

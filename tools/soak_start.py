@@ -30,7 +30,7 @@ from octavo.client.autorecovery.operator import Operator, operating
 from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.ledgers import Quorum
 from octavo.runtime.clock import SystemClock
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import NotReady, OctavoError
 from octavo.runtime.ids import LedgerId
 from octavo.testing import LocalCluster
 
@@ -142,7 +142,12 @@ class Soak:
         drop_pages()
         before = len(self.cluster.log(BOOKIE))
         began_s = time.monotonic()
-        await asyncio.to_thread(self.cluster.restart, BOOKIE)
+        try:
+            await asyncio.to_thread(self.cluster.restart, BOOKIE)
+        except NotReady:  # its supervisor waits no longer; an index is built for minutes
+            say(f"{what}: not ready yet")
+            while self.cluster.process(BOOKIE).state == "starting":
+                await asyncio.sleep(0.1)
         took_s = time.monotonic() - began_s
         log = self.cluster.log(BOOKIE)[before:]
         replayed = next((line for line in log.splitlines() if "replayed" in line), "")

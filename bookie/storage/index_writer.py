@@ -48,6 +48,7 @@ class IndexWriter:
         stream: int,
         *,
         flush_interval_s: float,
+        flush_bytes: int,
         drop_retired: bool = False,
         clock: Clock,
         on_visible: Callable[[list[JournalItem]], None],
@@ -56,6 +57,8 @@ class IndexWriter:
         self._index = index
         self._applier = IndexApplier(index, stream)
         self._flush_interval_s = flush_interval_s
+        self._flush_bytes = flush_bytes
+        self._unflushed_bytes = 0  # of full segments
         self._drop_retired = drop_retired  # full segments leave the page cache
         self._clock = clock
         self._flushed_s = clock.monotonic()
@@ -173,6 +176,8 @@ class IndexWriter:
                 groups, records = [], 0
             if isinstance(piece, RetiredSegment):
                 self._seal(piece)
+                if self._unflushed_bytes >= self._flush_bytes:
+                    self._flush()
         self._apply(groups)
         if self._job is not None:
             self._work(*self._job)
@@ -205,11 +210,13 @@ class IndexWriter:
         if self._dirty:
             self._index.flush()
             self._dirty = False
+        self._unflushed_bytes = 0
         self._flushed_s = self._clock.monotonic()
 
     def _seal(self, retired: RetiredSegment) -> None:
         """Write the footer of a full segment, give its unused space back; no add waits for it."""
         appender = retired.appender
+        self._unflushed_bytes += appender.position
         try:
             appender.write(self._footer.encode(retired.header, appender.position))
             appender.sync()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,24 @@ async def test_b11_a_mark_never_goes_back(tmp_path: pathlib.Path) -> None:
         await until(lambda: (index.mark(0) or Position(0, 0)) >= added)
         with pytest.raises(InvariantViolation, match="go back"):
             IndexApplier(index, 0).commit(Position(0, 0))
+
+
+async def test_b11_what_a_start_replays_is_bounded_by_bytes_too(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of large entries a disk takes much in the time between two flushes."""
+    settings: dict[str, Any] = {"segment_bytes": 1 << 20, "memtable_flush_bytes": 2 << 20}
+    async with BookieRig(tmp_path / "data", memtable_flush_s=600, **settings) as rig:
+        ledger = await rig.ledger()
+        for i in range(12):
+            await rig.add(entry(ledger, i, bytes(700_000)))
+        boot = rig.server._boot  # pyright: ignore[reportPrivateUsage]
+        added = boot.journal.durable
+        await until(lambda: (boot.index.mark(0) or Position(0, 0)) >= added)
+        caplog.set_level(logging.INFO, "octavo.bookie")
+        await rig.crash()
+        (said,) = (one for one in caplog.messages if "replayed" in one)
+        assert 1 <= int(said.partition("segments=")[2].split()[0]) <= 4, said
 
 
 async def test_r12_b26_an_older_incarnation_is_fenced_and_knows_nothing(

@@ -281,7 +281,12 @@ class Supervisor:
                 await child.kill()
             await self._watchers[name]
             await self._launch(child)
-            await self._wait_ready(child)
+            try:
+                await self._wait_ready(child)
+            except NotReady:
+                if child.running:  # it may be at work for long, on an index that was lost
+                    self._tasks.spawn(self._wait_late(child), name=f"late {name}")
+                raise
         finally:
             self._restarting.discard(name)
             self._ending.discard(name)
