@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
+from octavo.chaos.toxiproxy import wait_until
 from octavo.client.autorecovery.operator import Operator, operating
 from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.ledgers import Quorum
@@ -45,6 +46,8 @@ FLUSH_S = 60.0
 EARLY_S, LATE_S = 5.0, FLUSH_S - 3.0
 SAMPLE = 300
 START_MAX_S = 10.0
+REBUILD_MAX_S = 1_200.0
+"""A gibibyte in a minute (faults 4.6)."""
 GIB = 1 << 30
 
 
@@ -146,13 +149,15 @@ class Soak:
             await asyncio.to_thread(self.cluster.restart, BOOKIE)
         except NotReady:  # its supervisor waits no longer; an index is built for minutes
             say(f"{what}: not ready yet")
-            while self.cluster.process(BOOKIE).state == "starting":
-                await asyncio.sleep(0.1)
+            await asyncio.to_thread(wait_until, self._has_started, REBUILD_MAX_S)
         took_s = time.monotonic() - began_s
         log = self.cluster.log(BOOKIE)[before:]
         replayed = next((line for line in log.splitlines() if "replayed" in line), "")
         self.starts.append(Start(what, took_s, replayed))
         say(f"{what}: {took_s:.2f} s at load {os.getloadavg()[0]:.1f}; {replayed[:160]}")
+
+    def _has_started(self) -> bool:
+        return self.cluster.process(BOOKIE).state != "starting"
 
     async def check(self) -> None:
         """Every acknowledged entry is in the index; entries of a sample are read."""
