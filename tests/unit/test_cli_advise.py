@@ -50,6 +50,22 @@ def test_many_partitions_are_the_reason_for_brokers(capsys: Captured) -> None:
     assert out[2].endswith("one writes at full speed to 100 partitions")
 
 
+@pytest.mark.parametrize(
+    ("line", "bookies", "because"),
+    [
+        ("-r 10", "3", "each copy on another one"),
+        ("--target-mbps 200 --groups 0", "6", "one takes 101 MB/s, copies included"),
+        ("--target-mbps 40 --retention-days 2 --bookie-disk-tb 2", "12", "as many disks as hold"),
+    ],
+)
+def test_f147_what_decides_how_many_bookies_is_said(
+    capsys: Captured, line: str, bookies: str, because: str
+) -> None:
+    (row,) = (line for line in printed(capsys, line)[0] if line.startswith("bookies"))
+    assert row.split()[1] == bookies
+    assert because in row
+
+
 def test_json_is_all_of_the_answer_in_numbers(capsys: Captured) -> None:
     out, err = printed(capsys, "-r 1000000 -s 1000 -o json")
     found = json.loads("\n".join(out))

@@ -88,6 +88,8 @@ class Advice:
     """Of each group, so that it does not fall behind."""
     partition_reasons: dict[str, int]
     """What each rule asks for; the largest counts, no more than there are keys."""
+    bookie_reasons: dict[str, int]
+    """What each rule asks for; the largest counts."""
     write_mb_per_s: float
     read_mb_per_s: float
     sent_bytes_per_day: int
@@ -122,7 +124,8 @@ def advise(load: Load) -> Advice:
         )
     kept = math.ceil(load.write_mb_per_s * MB * load.retention_days * DAY_S * load.stored_ratio)
     disk = kept * load.replication
-    bookies = _bookies(load, disk)
+    bookie_reasons = _bookies(load, disk)
+    bookies = max(bookie_reasons.values())
     brokers = _brokers(load, by_rate, partitions)
     made = Advice(
         partitions=partitions,
@@ -134,6 +137,7 @@ def advise(load: Load) -> Advice:
         ),
         consumers=needed,
         partition_reasons=reasons,
+        bookie_reasons=bookie_reasons,
         write_mb_per_s=load.write_mb_per_s,
         read_mb_per_s=load.read_mb_per_s,
         sent_bytes_per_day=math.ceil(load.write_mb_per_s * MB * DAY_S),
@@ -176,14 +180,17 @@ def _brokers(load: Load, by_rate: int, partitions: int) -> int:
     return max(by_rate, min(few, many))
 
 
-def _bookies(load: Load, disk_bytes: int) -> int:
+def _bookies(load: Load, disk_bytes: int) -> dict[str, int]:
     """Enough for copies on different ones, for the rate, and for what is kept."""
     stored = load.write_mb_per_s * load.stored_ratio * load.replication
-    need = max(load.replication, math.ceil(stored / measured.BROKER_WRITE_MB_PER_S.value))
+    reasons = {
+        "copies": load.replication,
+        "throughput": math.ceil(stored / measured.BROKER_WRITE_MB_PER_S.value),
+    }
     if load.bookie_disk_tb is not None:
         room = load.bookie_disk_tb * 1e12 * DISK_USED_AT_MOST
-        need = max(need, math.ceil(disk_bytes / room))
-    return need
+        reasons["disk"] = math.ceil(disk_bytes / room)
+    return reasons
 
 
 def _idle_memory_bytes(partitions: int) -> int:

@@ -18,6 +18,11 @@ _REASONS = {
     "consumers": "two for each consumer of a group",
     "throughput": "one for each {:.3g} MB/s",
 }
+_BOOKIE_REASONS = {
+    "copies": "each copy on another one",
+    "throughput": f"one takes {measured.BROKER_WRITE_MB_PER_S.value:g} MB/s, copies included",
+    "disk": "as many disks as hold all copies",
+}
 
 
 def topic_advise(
@@ -93,7 +98,7 @@ def _rate(messages_per_s: float | None, target_mbps: float | None, message_bytes
 
 
 def _rows(load: Load, found: Advice) -> list[Row]:
-    asks = max(found.partition_reasons, key=lambda name: found.partition_reasons[name])
+    asks = _largest(found.partition_reasons)
     why = _REASONS[asks].format(
         found.partition_reasons[asks] if asks == "least" else partition_mb_per_s(load.groups)
     )
@@ -122,7 +127,7 @@ def _rows(load: Load, found: Advice) -> list[Row]:
         _row(
             "bookies",
             f"{found.bookies:,}",
-            f"copies on different ones; one takes {measured.BROKER_WRITE_MB_PER_S.value:g} MB/s",
+            _BOOKIE_REASONS[_largest(found.bookie_reasons)],
         ),
         _row(
             "disk of all",
@@ -148,6 +153,10 @@ def _rows(load: Load, found: Advice) -> list[Row]:
     ]
 
 
+def _largest(reasons: dict[str, int]) -> str:
+    return max(reasons, key=lambda name: reasons[name])
+
+
 def _row(what: str, advised: str, because: str) -> Row:
     return {"what": what, "at_least": advised, "because": because}
 
@@ -161,6 +170,7 @@ def _object(found: Advice) -> Row:
         "producers": found.producers,
         "consumers": found.consumers,
         "partition_reasons": found.partition_reasons,
+        "bookie_reasons": found.bookie_reasons,
         "write_mb_per_s": found.write_mb_per_s,
         "read_mb_per_s": found.read_mb_per_s,
         "sent_bytes_per_day": found.sent_bytes_per_day,
