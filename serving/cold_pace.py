@@ -5,7 +5,9 @@ or reads at a tail waits behind it. So while a broker takes records, replies fro
 all of its readers together; what is read then is also read in smaller pieces, for a piece holds the
 loop. While nothing comes in there is no pace.
 
-A reader of the backlog always catches up: it may take more than what comes in.
+A reader of the backlog always catches up: it may take more than what comes in. Where that is more
+than the pace, pieces have their usual size again, and the time in which a reply was made counts;
+else it does not, so that a reader of a crowded machine takes less of it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ QUIET_S = 1.0
 """So long after the last record a broker has no tail to look after."""
 CATCH_UP_RATIO = 2
 """Each reader may take so many times what comes in, whatever the pace."""
+CREDIT_S = 0.1
+"""Of the time that passed between two replies so much counts, while readers have to catch up."""
 PAUSE_MAX_S = 5.0
 """A reader waits no longer at a time: its client must not take the broker for silent."""
 PIECE_BYTES = 512 * 1024
@@ -61,7 +65,8 @@ class ColdPace:
 
     def piece_bytes(self, usual_bytes: int, now_s: float) -> int:
         """How much is read at a time where it would be `usual_bytes`."""
-        return min(usual_bytes, PIECE_BYTES) if self.applies(now_s) else usual_bytes
+        is_small = self.applies(now_s) and self._least() <= self._bytes_per_s
+        return min(usual_bytes, PIECE_BYTES) if is_small else usual_bytes
 
     def read(self, reader: object, size_bytes: int, now_s: float) -> float:
         """A reader was given so much from storage; seconds until it may have more."""
@@ -70,9 +75,15 @@ class ColdPace:
         self._readers[reader] = now_s
         recent_s = now_s - PAUSE_MAX_S - QUIET_S
         self._readers = {one: at_s for one, at_s in self._readers.items() if at_s >= recent_s}
-        least = CATCH_UP_RATIO * self._inflow * len(self._readers)
-        self._free_s = max(self._free_s, now_s) + size_bytes / max(self._bytes_per_s, least)
-        return min(self._free_s - now_s, PAUSE_MAX_S)
+        least = self._least()
+        credit_s = CREDIT_S if least > self._bytes_per_s else 0.0
+        begins_s = max(self._free_s, now_s - credit_s)
+        self._free_s = begins_s + size_bytes / max(self._bytes_per_s, least)
+        return min(max(self._free_s - now_s, 0.0), PAUSE_MAX_S)
+
+    def _least(self) -> float:
+        """What all readers together must be given a second, so that each catches up."""
+        return CATCH_UP_RATIO * self._inflow * len(self._readers)
 
     def left(self, reader: object) -> None:
         """A reader is gone."""

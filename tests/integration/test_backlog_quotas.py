@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from octavo import AsyncClient, TopicPartition
+from octavo import AsyncClient, RecordMetadata, TopicPartition
 from octavo.errors import BacklogQuotaExceeded, OctavoError
 from octavo.proto import broker_pb2 as pb
 from octavo.runtime.errors_of_groups import CoordinatorLoadInProgress
@@ -119,7 +119,7 @@ async def test_f162_f001_a_burst_is_taken_up_to_the_limit_then_held_and_drained(
         acknowledged = await found.send(20)
         assert acknowledged == list(range(20))
         async with found.client.producer(compression_type="none") as producer:
-            waiting: list[asyncio.Future[object]] = []
+            waiting: list[asyncio.Future[RecordMetadata]] = []
 
             def is_shut() -> bool:
                 if not found.shell.backlog.is_shut:

@@ -23,8 +23,11 @@ def busy(bytes_per_s: int = MIB, now_s: float = 100.0) -> ColdPace:
     return pace
 
 
-def given(pace: ColdPace, readers: list[str], inflow: int, seconds: float) -> dict[str, int]:
-    """Bytes that greedy readers were given while so much came in a second."""
+def given(
+    pace: ColdPace, readers: list[str], inflow: int, seconds: float, made_in_s: float = 0.0
+) -> dict[str, int]:
+    """Bytes that greedy readers were given while so much came in a second, and each reply took its
+    time to make."""
     next_s = dict.fromkeys(readers, 100.0)
     found = dict.fromkeys(readers, 0)
     step_s, now_s = 0.002, 100.0
@@ -32,8 +35,9 @@ def given(pace: ColdPace, readers: list[str], inflow: int, seconds: float) -> di
         pace.wrote(int(inflow * step_s), now_s)
         for reader in readers:
             if next_s[reader] <= now_s:
-                found[reader] += PIECE_BYTES
-                next_s[reader] = now_s + pace.read(reader, PIECE_BYTES, now_s)
+                size = pace.piece_bytes(2 * MIB, now_s)
+                found[reader] += size
+                next_s[reader] = now_s + pace.read(reader, size, now_s) + made_in_s
         now_s += step_s
     return found
 
@@ -70,9 +74,17 @@ def test_f078_readers_share_the_pace_and_none_is_left_out() -> None:
 def test_f078_each_reader_takes_more_than_what_comes_in() -> None:
     """However much that is: a backlog that is read becomes smaller."""
     for readers in (["a"], ["a", "b", "c", "d"]):
-        found = given(busy(MIB), readers, inflow=20 * MIB, seconds=20.0)
-        for one in found.values():
-            assert one > 0.8 * CATCH_UP_RATIO * 20 * 20 * MIB
+        for made_in_s in (0.0, 0.02):
+            found = given(busy(MIB), readers, 20 * MIB, 20.0, made_in_s)
+            for one in found.values():
+                assert one > 0.8 * CATCH_UP_RATIO * 20 * 20 * MIB
+
+
+def test_f078_a_reader_takes_less_of_a_crowded_machine() -> None:
+    """The pace is what it takes at most; the time that a reply took to make is no credit."""
+    quick = given(busy(8 * MIB), ["a"], inflow=10_000, seconds=20.0)
+    slow = given(busy(8 * MIB), ["a"], inflow=10_000, seconds=20.0, made_in_s=0.0625)
+    assert slow["a"] == pytest.approx(quick["a"] / 2, rel=0.1)
 
 
 def test_f078_a_pause_is_bounded_and_a_reader_that_left_counts_no_more() -> None:
