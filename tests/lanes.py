@@ -22,7 +22,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 LANES = (
     ("spark", r"/test_spark_(canary|files|live)\.py|test_spark_reads_large_records"),
     ("zookeeper", r"\[zookeeper|/test_metadata_zookeeper\.py|_zookeeper\b"),
-    ("cluster", r"/test_(cli_processes|codecs|first_hour_shell|metrics_processes)\.py"),
+    (
+        "cluster",
+        r"/test_(cli_processes|codecs|first_hour_shell|killed_owners|metrics_processes)\.py",
+    ),
     *(
         (name, rf"/test_{name}\.py")
         for name in (

@@ -28,6 +28,8 @@ class Census(threading.Thread):
         self._ends = threading.Event()
         self.named: set[int] = set()
         """Ledgers that a list or a trash named at some moment."""
+        self.listed: dict[tuple[str, int], set[int]] = {}
+        """Of these, the segments of each partition that no cleaner wrote: one for each roll."""
         self.compacted: set[int] = set()
         """Of these, the ones that a cleaner wrote and listed."""
         self.orphans: set[int] = set()
@@ -77,5 +79,7 @@ class Census(threading.Thread):
                 segments, trash = found.state.segments, found.state.trash
                 now |= {one.ledger_id for one in segments} | {one.ledger_id for one in trash}
                 self.compacted |= {one.ledger_id for one in segments if one.compacted}
+                rolled = self.listed.setdefault((name, partition), set())
+                rolled |= {one.ledger_id for one in segments if not one.compacted}
         self.named |= now
         return now

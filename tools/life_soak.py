@@ -69,7 +69,7 @@ class Facts:
         self.probes = 0
         self.disk_mb = 0.0
         """The most that was seen."""
-        self.compactions = self.rolls = self.orphans = self.unsure = 0
+        self.compactions = self.rolls = self.rolls_least = self.orphans = self.unsure = 0
         self.seen: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.jumps: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
 
@@ -306,7 +306,8 @@ def note(census: Census, facts: Facts) -> None:
     if census.orphans:
         facts.wrong.append(f"ledgers {sorted(census.orphans)} are in no list and no trash")
     facts.compactions = len(census.compacted)
-    facts.rolls = len(census.named - census.compacted) - PARTITIONS - life_table.PARTITIONS
+    rolls = [len(ledgers) - 1 for ledgers in census.listed.values()]
+    facts.rolls, facts.rolls_least = sum(rolls), min(rolls, default=0)
     facts.orphans = len(census.orphans)
 
 
@@ -322,7 +323,7 @@ def main() -> int:
         print(one)
     verdict = "OK" if not facts.wrong and not lost else "WRONG"
     print(
-        f"life: {verdict} rolls={facts.rolls} trims={facts.trims} "
+        f"life: {verdict} rolls={facts.rolls} rolls_least={facts.rolls_least} trims={facts.trims} "
         f"compactions={facts.compactions} kills={facts.kills} lost={lost} "
         f"wrong={len(facts.wrong)} disk_mb={facts.disk_mb:.0f} probes={facts.probes} "
         f"unsure={facts.unsure} orphans={facts.orphans} seed={args.seed}"

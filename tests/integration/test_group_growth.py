@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 
-from octavo import AsyncClient
+from octavo import AsyncClient, AsyncGroupConsumer
 from octavo.client.messaging.partitioner import partition_of
 from tests.group_cluster import QUICK
 from tests.serving_rig import until
@@ -15,6 +16,7 @@ from tests.serving_server import Loopback, loopback
 
 KEYS = [b"key-%d" % number for number in range(40)]
 BEFORE, AFTER = 4, 8
+Making = Coroutine[Any, Any, object]
 
 
 @pytest.fixture
@@ -96,3 +98,47 @@ async def test_p7_a_group_reads_on_while_its_topic_grows(cluster: Loopback) -> N
         assert {at for at, _ in load.sent[key][first_new:]} == {new}, "it never goes back"
         moved += old != new
     assert moved, "some keys went to other partitions"
+
+
+async def _late_records(sdk: AsyncClient, consumer: AsyncGroupConsumer, make: Making) -> None:
+    """What is sent before the group hears of the new partition is read, from the first record."""
+    sent = set[bytes]()
+    await make
+    async with sdk.producer(linger_ms=0, acks="all") as producer:
+        for number in range(10):
+            value = b"%d" % number
+            await producer.send("orders", value, partition=AFTER - 1)
+            sent.add(value)
+    got = set[bytes]()
+    async with asyncio.timeout(20):
+        while got < sent:
+            got |= {bytes(one.value or b"") for one in await consumer.poll(timeout=0.2)}
+    assert got == sent
+
+
+async def test_f6_latest_is_not_for_a_partition_that_came_behind_the_subscription(
+    cluster: Loopback,
+) -> None:
+    client = await cluster.broker("broker-1", **QUICK)
+    async with AsyncClient(client.address, metadata_max_age_ms=100) as sdk:
+        await sdk.admin.create_topic("orders", BEFORE)
+        async with sdk.producer() as producer:
+            await producer.send("orders", b"before the group", partition=0)
+        async with sdk.consumer("orders", group="g", auto_offset_reset="latest") as consumer:
+            while len(await consumer.assignment()) < BEFORE:
+                assert not await consumer.poll(timeout=0.1)
+            for where in await consumer.assignment():
+                await consumer.position(where)  # chosen
+            await _late_records(sdk, consumer, sdk.admin.create_partitions("orders", AFTER))
+
+
+async def test_f6_latest_is_not_for_a_topic_that_came_behind_the_subscription(
+    cluster: Loopback,
+) -> None:
+    client = await cluster.broker("broker-1", **QUICK)
+    async with (
+        AsyncClient(client.address, metadata_max_age_ms=100) as sdk,
+        sdk.consumer("orders", group="g", auto_offset_reset="latest") as consumer,
+    ):
+        assert not await consumer.poll(timeout=0.5)
+        await _late_records(sdk, consumer, sdk.admin.create_topic("orders", AFTER))

@@ -265,3 +265,15 @@ def test_a_look_up_in_another_topic_than_metadata_know_is_done_again() -> None:
     (again,) = (action for action in core.tick(due_s) if isinstance(action, LookUp))
     core.found(again, Offsets({P0: 7}, {P0: b"life 2"}), due_s)
     assert core.reading(P0).position == 7
+
+
+def test_f6_a_partition_that_came_later_begins_at_its_start_beside_others_by_the_policy() -> None:
+    core = made()
+    core.assign([], None, 0.0)
+    actions = core.assign([P0, P1], {P1: "earliest"}, 0.0)
+    looks = {action.policy: action.marks for action in actions if isinstance(action, LookUp)}
+    assert {policy: [mark.reading.where for mark in marks] for policy, marks in looks.items()} == {
+        "latest": [P0],
+        "earliest": [P1],
+    }
+    core.validate()

@@ -7,6 +7,7 @@ stands. Everything runs on the client's loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from octavo.client.messaging.membership.values import Slot
 from octavo.client.messaging.reading.fetcher import Fetcher
@@ -39,16 +40,23 @@ class AssignedReadings:
         self.handout.cut(gone)
         self.fetcher.assign([where for where in self.fetcher.core.readings if where not in gone])
 
-    def add(self, slots: Iterable[Slot], committed: Mapping[Slot, int]) -> None:
-        """They begin at what was committed, else by the reset policy; frozen until `start`."""
+    def add(
+        self, slots: Iterable[Slot], committed: Mapping[Slot, int], later: Iterable[Slot] = ()
+    ) -> None:
+        """They begin at what was committed, else by the reset policy; frozen until `start`.
+
+        Those that are `later` begin with their first record.
+        """
         added = {slot.where: slot for slot in slots}
         self.slots.update(added)
-        start = {slot.where: offset for slot, offset in committed.items()}
+        start: dict[TopicPartition, int | Literal["earliest"]]
+        start = {slot.where: "earliest" for slot in later}
+        start |= {slot.where: offset for slot, offset in committed.items()}
         readings = self.fetcher.core.readings
         self.fetcher.assign([*readings, *added], start)
         self.fetcher.freeze(added)
-        for where in start:
-            readings[where].topic_id = added[where].topic_id
+        for slot in committed:
+            readings[slot.where].topic_id = added[slot.where].topic_id
 
     def start(self, slots: Iterable[Slot]) -> None:
         """Hand them out."""

@@ -26,6 +26,8 @@ class Beginnings:
 
     Args:
         reset: name of the policy where nothing is committed, for the log.
+        later: whether a partition came to its topic behind the subscription; `latest` is not for
+            it: what is in it was sent since.
         wanted: whether positions of the change with that number are still to be found.
         found: called when they are known, or their look-up goes on in the background.
         tell: called with what waiting does not heal.
@@ -39,6 +41,7 @@ class Beginnings:
         tasks: LostTasks,
         *,
         reset: str,
+        later: Callable[[Slot], bool],
         wanted: Callable[[int], bool],
         found: Callable[[int], None],
         tell: Callable[[OctavoError], None],
@@ -48,6 +51,7 @@ class Beginnings:
         self._readings = readings
         self._tasks = tasks
         self._reset = reset
+        self._later = later
         self._wanted = wanted
         self._found = found
         self._tell = tell
@@ -84,9 +88,14 @@ class Beginnings:
 
     def at(self, slots: Iterable[Slot], committed: Mapping[Slot, int]) -> None:
         """Partitions that are new here, with what is committed of them."""
-        self._readings.add(slots, committed)
-        self._commits.core.known(committed)
         anew = [slot for slot in slots if slot not in committed]
+        later = [slot for slot in anew if self._reset == "latest" and self._later(slot)]
+        self._readings.add(slots, committed, later)
+        self._commits.core.known(committed)
+        if later:
+            names = ", ".join(map(str, places(later)))
+            _log.info("%s came to its topic behind the subscription: read from its start", names)
+        anew = [slot for slot in anew if slot not in later]
         if anew:
             names = ", ".join(map(str, places(anew)))
             _log.info("nothing is committed of %s: %s", names, self._reset)

@@ -101,18 +101,19 @@ class Session:
             readings=self.readings,
             changed=self._set_timer,
         )
+        self.topics = WantedTopics(
+            cluster, self._tasks, may_miss=config.allow_missing_topics, tell=self.readings.wake
+        )
         self.beginnings = Beginnings(
             cluster,
             self.commits,
             self.readings,
             self._tasks,
             reset=config.auto_offset_reset,
+            later=self.topics.came_later,
             wanted=self.core.looks_up,
             found=lambda number: self.perform(self.core.positions_known(number, self._now_s())),
             tell=self._tell_of,
-        )
-        self.topics = WantedTopics(
-            cluster, self._tasks, may_miss=config.allow_missing_topics, tell=self.readings.wake
         )
         self._beat: tuple[int, asyncio.Task[object]] | None = None
         self._interval_s = 3.0

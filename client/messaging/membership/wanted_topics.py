@@ -2,6 +2,9 @@
 
 A group reads a topic as soon as it exists, so a missing one is a warning, once for each
 subscription; with `allow_missing_topics` off, and for what no topic can be called, an error.
+
+The same look tells which partitions there were: those that come later are read from their start
+(F6), as a reader does that follows a topic.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from octavo.client.messaging.cluster.cluster import Cluster
+from octavo.client.messaging.membership.values import Slot
 from octavo.client.messaging.reading.lost_tasks import LostTasks
 from octavo.client.messaging.reading.reading_errors import our_fault
 from octavo.client.messaging.user_code import ClientLog
@@ -34,13 +38,28 @@ class WantedTopics:
         self._may_miss = may_miss
         self._tell = tell
         self._names: tuple[str, ...] = ()
+        self._found: dict[str, tuple[bytes, int]] = {}
+        """Topic id and number of partitions of each as it was first found; of what was missing:
+        no id."""
         self.error: OctavoError | None = None
         """Of the newest look; `again` takes it back."""
 
     def look_for(self, names: Iterable[str]) -> None:
         """These are wanted from now on."""
         self._names = tuple(names)
+        self._found = {name: found for name, found in self._found.items() if name in self._names}
         self.again()
+
+    def came_later(self, slot: Slot) -> bool:
+        """Whether the partition, or the topic of that name, was made behind the subscription.
+
+        False while that is not known: so for topics that a pattern matches.
+        """
+        found = self._found.get(slot.topic)
+        if found is None:
+            return False
+        topic_id, partitions = found
+        return slot.topic_id != topic_id or slot.partition >= partitions
 
     def again(self) -> None:
         """Look anew, in the background."""
@@ -68,6 +87,11 @@ class WantedTopics:
                 one.name: from_wire(one.error) for one in reply.topics if one.HasField("error")
             }
             if self._names is names:
+                for one in reply.topics:
+                    if one.name not in found:
+                        self._found.setdefault(one.name, (one.topic_id, len(one.partitions)))
+                    elif isinstance(found[one.name], UnknownTopic):
+                        self._found.setdefault(one.name, (b"", 0))
                 self._judge(found)
             return
 

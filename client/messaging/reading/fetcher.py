@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.topic_lives import TopicView
@@ -171,7 +171,7 @@ class Fetcher:
     def assign(
         self,
         wanted: Iterable[TopicPartition],
-        start: str | int | Mapping[TopicPartition, int] | None = None,
+        start: str | int | Mapping[TopicPartition, int | Literal["earliest"]] | None = None,
         *,
         followed: Iterable[str] = (),
     ) -> None:

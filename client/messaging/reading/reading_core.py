@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from octavo.client.messaging.cluster.topic_lives import TopicView
 from octavo.client.messaging.reading.buffers import Buffers, Ends
@@ -72,7 +73,7 @@ class ReadingCore:
     def assign(
         self,
         wanted: Iterable[TopicPartition],
-        start: str | int | Mapping[TopicPartition, int] | None,
+        start: str | int | Mapping[TopicPartition, int | Literal["earliest"]] | None,
         now_s: float,
         *,
         followed: Iterable[str] = (),
@@ -89,6 +90,9 @@ class ReadingCore:
             reading.policy = policy
         for where, offset in start.items() if isinstance(start, Mapping) else ():
             reading = self.buffers.reading(where)
+            if offset == "earliest":
+                reading.policy = offset
+                continue
             self.positions.move(reading, offset)
             reading.topic_id = self.positions.known_id(where)
         return self._advance(now_s) + TELL

@@ -1,0 +1,106 @@
+"""kill -9 at every write of metadata in the life of a partition, with real processes (ML-9).
+
+A roll, each step of a compaction and of a trim among them. Either list is valid, what was told to
+be durable is there, and no ledger is left that nobody names.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from octavo.metadata.connect import connect_store, root_of
+from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.paths import Paths
+from octavo.metadata.topics import PartitionCatalog
+from octavo.runtime.clock import SystemClock
+from octavo.runtime.entropy import SystemEntropy
+from octavo.testing import LocalCluster
+from tests.killed_owner import TOPIC, TOPIC_ID, Order
+
+pytestmark = pytest.mark.process
+
+WHOLE = {"2": "a2", "3": "c3"}
+"""What a partition holds at the end: a0 was superseded, b1 trimmed."""
+NEEDED = {"create_and_put": 4, "put": 6, "delete": 2}
+"""Writes that a life must have, or the sweep proves little."""
+TIMEOUT_S = 120.0
+
+
+def _play(url: str, orders: Iterable[Order]) -> list[dict[str, Any]]:
+    """What the children told."""
+    text = "".join(json.dumps(order._asdict()) + "\n" for order in orders)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killed_owner", url],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = {line["ended"] for line in told if "ended" in line}
+    assert ends <= {0, -signal.SIGKILL}, done.stderr
+    assert done.returncode == 0, done.stderr
+    return told
+
+
+async def _orphans(url: str, partitions: int) -> set[int]:
+    """Ledgers of ours that exist and are named nowhere."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    store = await connect_store(url, client_name="orphans", clock=clock, entropy=entropy)
+    paths = Paths(root_of(url))
+    lists = PartitionCatalog(store, paths, clock=clock, entropy=entropy)
+    ledgers = LedgerCatalog(store, paths, clock=clock, entropy=entropy)
+    found = set[int]()
+    async for record in ledgers.walk_records():
+        if record.metadata.custom.get("topic") == TOPIC:
+            found.add(record.metadata.ledger_id)
+    for partition in range(partitions):
+        listed = await lists.read(TOPIC_ID, partition)
+        if listed is not None:
+            found -= {one.ledger_id for one in listed.state.segments}
+            found -= {one.ledger_id for one in listed.state.trash}
+    await store.close()
+    return found
+
+
+async def test_ml9_k7_r4_an_owner_killed_at_any_write_leaves_a_valid_list_and_no_ledger(
+    shared_cluster: LocalCluster,
+) -> None:
+    url = shared_cluster.metadata
+    told = _play(url, [Order(0)])
+    names = next(line["writes"] for line in told if "writes" in line)
+    assert all(names.count(name) >= count for name, count in NEEDED.items()), names
+    orders = [Order(0)]
+    for at, name in enumerate(names, 1):
+        orders.append(Order(len(orders), at))
+        if name == "create_and_put":
+            orders.append(Order(len(orders), at, on_its_way=True))
+    told = _play(url, orders[1:])
+    assert await _orphans(url, len(orders)) == set()
+    killed = sum("ended" in line and line["ended"] < 0 for line in told)
+    assert killed >= len(orders) - 4, "but where the trash took a write less"
+
+    told += _play(url, [Order(len(orders), looks=True)])
+    assert await _orphans(url, len(orders)) == set()
+    durable: dict[int, dict[str, str]] = {order.partition: {} for order in orders}
+    for line in told:
+        if "offset" in line:
+            durable[line["partition"]][str(line["offset"])] = line["value"]
+    found = {line["partition"]: line for line in told if "holds" in line}
+    assert set(found) == {order.partition for order in orders}
+    assert found[0]["holds"] == WHOLE
+    for order in orders[1:]:
+        start, holds = found[order.partition]["log_start"], found[order.partition]["holds"]
+        assert start in (0, 2), order
+        kept = {at: value for at, value in durable[order.partition].items() if int(at) >= start}
+        superseded = {"0"} if "2" in kept else set[str]()
+        missing = {at for at, value in kept.items() if holds.get(at) != value}
+        assert missing <= superseded, order
