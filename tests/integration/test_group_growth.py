@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo import AsyncClient, AsyncGroupConsumer
+from octavo import AsyncClient, AsyncGroupConsumer, TopicPartition
 from octavo.client.messaging.partitioner import partition_of
 from tests.group_cluster import QUICK
 from tests.serving_rig import until
@@ -130,6 +130,14 @@ async def test_f6_latest_is_not_for_a_partition_that_came_behind_the_subscriptio
             for where in await consumer.assignment():
                 await consumer.position(where)  # chosen
             await _late_records(sdk, consumer, sdk.admin.create_partitions("orders", AFTER))
+            await consumer.unsubscribe()
+            await sdk.admin.create_partitions("orders", AFTER + 1)
+            async with sdk.producer() as producer:
+                await producer.send("orders", b"before the next subscription", partition=AFTER)
+            await consumer.subscribe(["orders"])
+            while len(await consumer.assignment()) <= AFTER:
+                assert not await consumer.poll(timeout=0.1)
+            assert await consumer.position(TopicPartition("orders", AFTER)) == 1
 
 
 async def test_f6_latest_is_not_for_a_topic_that_came_behind_the_subscription(

@@ -349,6 +349,7 @@ class Session:
         self.look_at_clock()
         owned, member = self.owned, self.core.epoch > JOIN_EPOCH
         unconfirmed: OctavoError | None = None
+        self.topics.look_for(())
         self.perform(self.core.part(self._now_s()))
         try:
             if commits and self._config.enable_auto_commit and owned:
