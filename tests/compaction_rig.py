@@ -320,8 +320,8 @@ async def named_now(rig: Rig, name: PartitionName = NAME) -> set[int] | None:
     found = await catalog.read(name.topic_id, name.partition)
     if found is None:
         return None
-    listed = {one.ledger_id for one in found.state.segments}
-    return listed | {one.ledger_id for one in found.state.trash}
+    listed = set[int](one.ledger_id for one in found.state.segments)
+    return listed.union(one.ledger_id for one in found.state.trash)
 
 
 async def nobody_left(rig: Rig, name: PartitionName = NAME) -> None:

@@ -1,11 +1,11 @@
 """Owners of partitions that are killed with -9 at a write of metadata that a test names.
 
 A process of its own: it has loaded everything, and forks a child for each order that it reads from
-its input, a few at a time. A child owns one partition over the cluster's bookies and metadata
-store, and lives through a first ledger, rolls, a compaction and a trim. It dies behind its n-th
-write of metadata, or while that is on its way, when it may arrive or not. What it is told to be
-durable it tells at once, and so does the child that comes after all of them, which owns every
-partition once more: what each holds.
+its input, a few at a time; an empty line waits for all of them. A child owns one partition over
+the cluster's bookies and metadata store, and lives through a first ledger, rolls, a compaction and
+a trim. It dies behind its n-th write of metadata, or while that is on its way, when it may arrive
+or not. What it is told to be durable it tells at once; the child that comes after all of them owns
+every partition once more, and tells what each holds.
 
 Usage: python -m tests.killed_owner METADATA_URL
 """
@@ -20,6 +20,8 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
+
+import pyarrow.acero  # noqa: F401  a cleaner loads it, here once for all children
 
 from octavo.metadata.connect import connect_store, root_of
 from octavo.metadata.embedded import EmbeddedStore
@@ -238,7 +240,7 @@ def _forked(url: str, order: Order) -> int:
 
 
 def main() -> None:
-    """Serve orders until the input ends; the status of each child is told."""
+    """Carry orders out until the input ends; the status of each child is told."""
     url = sys.argv[1]
     living: dict[int, Order] = {}
 
@@ -249,6 +251,9 @@ def main() -> None:
             tell(partition=order.partition, ended=os.waitstatus_to_exitcode(status))
 
     for line in sys.stdin:
+        if not line.strip():
+            reap(0)
+            continue
         order = Order(**json.loads(line))
         reap(0 if order.looks else AT_ONCE - 1)
         living[_forked(url, order)] = order

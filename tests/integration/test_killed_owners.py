@@ -10,7 +10,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -30,25 +30,47 @@ WHOLE = {"2": "a2", "3": "c3"}
 """What a partition holds at the end: a0 was superseded, b1 trimmed."""
 NEEDED = {"create_and_put": 4, "put": 6, "delete": 2}
 """Writes that a life must have, or the sweep proves little."""
-TIMEOUT_S = 120.0
+TIMEOUT_S = 20.0
 
 
-def _play(url: str, orders: Iterable[Order]) -> list[dict[str, Any]]:
-    """What the children told."""
-    text = "".join(json.dumps(order._asdict()) + "\n" for order in orders)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.killed_owner", url],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    ends = {line["ended"] for line in told if "ended" in line}
-    assert ends <= {0, -signal.SIGKILL}, done.stderr
-    assert done.returncode == 0, done.stderr
-    return told
+class Owners:
+    """The process that forks them."""
+
+    def __init__(self, url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.killed_owner", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.told: list[dict[str, Any]] = []
+        """What the children told, all of it."""
+
+    def play(self, orders: Sequence[Order]) -> None:
+        """Returns when all of them are dead."""
+        for order in orders:
+            print(json.dumps(order._asdict()), file=self._process.stdin, flush=True)
+        print(file=self._process.stdin, flush=True)
+        living = len(orders)
+        for line in self._process.stdout or ():
+            self.told.append(json.loads(line))
+            ended = self.told[-1].get("ended")
+            assert ended in (None, 0, -signal.SIGKILL), self.told[-1]
+            living -= ended is not None
+            if not living:
+                return
+        raise AssertionError("the process ended")
+
+    def close(self) -> None:
+        """Wait for its end; it has no children then."""
+        self._process.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture
+def owners(shared_cluster: LocalCluster) -> Iterator[Owners]:
+    made = Owners(shared_cluster.metadata)
+    yield made
+    made.close()
 
 
 async def _orphans(url: str, partitions: int) -> set[int]:
@@ -72,10 +94,10 @@ async def _orphans(url: str, partitions: int) -> set[int]:
 
 
 async def test_ml9_k7_r4_an_owner_killed_at_any_write_leaves_a_valid_list_and_no_ledger(
-    shared_cluster: LocalCluster,
+    shared_cluster: LocalCluster, owners: Owners
 ) -> None:
-    url = shared_cluster.metadata
-    told = _play(url, [Order(0)])
+    url, told = shared_cluster.metadata, owners.told
+    owners.play([Order(0)])
     names = next(line["writes"] for line in told if "writes" in line)
     assert all(names.count(name) >= count for name, count in NEEDED.items()), names
     orders = [Order(0)]
@@ -83,12 +105,12 @@ async def test_ml9_k7_r4_an_owner_killed_at_any_write_leaves_a_valid_list_and_no
         orders.append(Order(len(orders), at))
         if name == "create_and_put":
             orders.append(Order(len(orders), at, on_its_way=True))
-    told = _play(url, orders[1:])
+    owners.play(orders[1:])
     assert await _orphans(url, len(orders)) == set()
     killed = sum("ended" in line and line["ended"] < 0 for line in told)
     assert killed >= len(orders) - 4, "but where the trash took a write less"
 
-    told += _play(url, [Order(len(orders), looks=True)])
+    owners.play([Order(len(orders), looks=True)])
     assert await _orphans(url, len(orders)) == set()
     durable: dict[int, dict[str, str]] = {order.partition: {} for order in orders}
     for line in told:
