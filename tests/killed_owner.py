@@ -13,6 +13,7 @@ Usage: python -m tests.killed_owner METADATA_URL
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -20,8 +21,6 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
-
-import pyarrow.acero  # noqa: F401  a cleaner loads it, here once for all children
 
 from octavo.metadata.connect import connect_store, root_of
 from octavo.metadata.embedded import EmbeddedStore
@@ -132,7 +131,7 @@ class Owner:
             catalog=PartitionCatalog(store, paths, clock=self._clock, entropy=self._entropy),
             config=self.config,
             tail_cache=TailCache(self.config.tail_cache_bytes),
-            cold=ColdReader(backend, self.config),
+            cold=ColdReader(backend, self.config, self._clock),
             live_bookies=lambda: len(self.storage.bookies()),
             metadata_connected=lambda: True,
             certain=lambda: True,
@@ -242,6 +241,7 @@ def _forked(url: str, order: Order) -> int:
 def main() -> None:
     """Carry orders out until the input ends; the status of each child is told."""
     url = sys.argv[1]
+    importlib.import_module("pyarrow.acero")  # a cleaner loads it; here once for all children
     living: dict[int, Order] = {}
 
     def reap(most: int) -> None:
