@@ -201,7 +201,8 @@ async def _look(owner: Owner, partition: int) -> None:
     start = shell.log_start
     rows = await read_all(shell, start)
     await owner.sweep(shell)
-    assert await read_all(shell, start) == rows
+    after = await read_all(shell, start)
+    assert after == rows, "the sweep of the trash took what is listed"
     told = {str(offset): (value or b"").decode() for offset, _, value in rows}
     tell(partition=partition, log_start=start, holds=told)
     await shell.close(5.0)
