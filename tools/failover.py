@@ -1,7 +1,7 @@
 """Take the owner of partitions away under load, again and again, and measure who waits how long.
 
     python -m tools.failover [--kills 40] [--terms 10] [--drains 10] [--freezes 10] [--seed 1]
-                             [--metadata zookeeper|embedded|zk://…] [--pause-ms 10]
+                             [--metadata zookeeper|embedded|zk://…] [--pause-ms 50]
 
 Three brokers and three bookies serve one topic. Each partition has a thread that sends one record
 after the other through one established producer, and one established reader follows them all. A
@@ -36,8 +36,9 @@ from octavo.testing import LocalCluster
 
 TOPIC = "failover"
 PARTITIONS = 12
-PAUSE_MS = 10
-"""Between two sends of one partition."""
+PAUSE_MS = 50
+"""Between two sends of one partition. Brokers, bookies, store and clients share one machine here: a
+load that takes all of two processors is measured by 10."""
 ROUND_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
 FREEZE_S = 4.0

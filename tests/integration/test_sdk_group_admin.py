@@ -63,7 +63,7 @@ def test_groups_are_listed_and_described_from_all_coordinators() -> None:
     found = GroupCluster(brokers=3)
     try:
         found.topic("t", 2)
-        names = [f"group-{number}" for number in range(12)]
+        names = [f"group-{number}" for number in range(36)]  # enough for each to have some
         for name in names:
             found.client.admin.reset_offsets(name, "latest", topics="t")
         member = found.join("m", "t", group="live")
