@@ -19,13 +19,16 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.invariant import invariant
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+"""Of partitions that were claimed by a writer, which builds before them would let anybody write."""
+DECOMMISSIONED_FORMAT_VERSION = 3
 """Of decommissioned partitions, which builds before them would write to."""
 CLEANED_FORMAT_VERSION = 2
 """Of records with compacted segments, which builds before them must not serve."""
 PLAIN_FORMAT_VERSION = 1
 """Of all others."""
 CLEAN_MARKS_MAX = 256
+WRITER_BYTES_MAX = 64
 RESERVED = "reserved"
 """Why a ledger is in the trash that a cleaner may be writing: it is listed later, or deleted."""
 
@@ -67,6 +70,10 @@ class PartitionState:
     """Ascending; what became clean before the first of them has no tombstones left."""
     decommissioned: bool = False
     """Takes no new batches, whoever owns it (F027). Never taken back."""
+    writer_epoch: int = 0
+    """Grows by one with every claim of an exclusive writer (X32)."""
+    writer: bytes = b""
+    """Token of the last that claimed."""
     last_writer_token: bytes = b""
     """Set by the catalog on every write (M-3)."""
 
@@ -86,6 +93,8 @@ class PartitionState:
         invariant(new.max_ledger_id_ever >= self.max_ledger_id_ever, "max ledger id moved back")
         invariant(new.cleaned_to >= self.cleaned_to, "what is cleaned moved back")
         invariant(new.decommissioned >= self.decommissioned, "a decommissioned partition came back")
+        same_writer = (new.writer_epoch, new.writer) == (self.writer_epoch, self.writer)
+        invariant(same_writer or new.writer_epoch > self.writer_epoch, "writer epoch did not grow")
         known = {segment.ledger_id for segment in self.segments}
         known.update(item.ledger_id for item in self.trash if item.reason == RESERVED)
         for segment in new.segments:
@@ -100,6 +109,8 @@ class PartitionState:
         """What rule the record breaks, or None."""
         if not self.partition >= 0 or self.owner_epoch < 0 or self.log_start_offset < 0:
             return "negative partition, epoch or log start"
+        if self.writer_epoch < 0 or len(self.writer) > WRITER_BYTES_MAX:
+            return "impossible writer"
         if self.cleaned_to < 0 or len(self.clean_marks) > CLEAN_MARKS_MAX:
             return "impossible cleaning"
         previous: Segment | None = None
@@ -123,8 +134,10 @@ class PartitionState:
 
     @property
     def _format_version(self) -> int:
-        if self.decommissioned:
+        if self.writer_epoch:
             return FORMAT_VERSION
+        if self.decommissioned:
+            return DECOMMISSIONED_FORMAT_VERSION
         is_cleaned = self.cleaned_to > 0 or any(segment.compacted for segment in self.segments)
         return CLEANED_FORMAT_VERSION if is_cleaned else PLAIN_FORMAT_VERSION
 
@@ -147,6 +160,8 @@ class PartitionState:
             last_writer_token=self.last_writer_token,
             cleaned_to=self.cleaned_to,
             decommissioned=self.decommissioned,
+            writer_epoch=self.writer_epoch,
+            writer=self.writer,
             clean_marks=[
                 records_pb2.CleanMark(end_offset=mark.end_offset, since_ms=mark.since_ms)
                 for mark in self.clean_marks
@@ -180,6 +195,8 @@ class PartitionState:
             last_writer_token=record.last_writer_token,
             cleaned_to=record.cleaned_to,
             decommissioned=record.decommissioned,
+            writer_epoch=record.writer_epoch,
+            writer=record.writer,
             clean_marks=tuple(
                 CleanMark(mark.end_offset, mark.since_ms) for mark in record.clean_marks
             ),

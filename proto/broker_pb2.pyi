@@ -89,6 +89,7 @@ class ProduceBatch(_message.Message):
     ACKS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    WRITER_EPOCH_FIELD_NUMBER: _builtins.int
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
     """chosen by the client, unique on this stream"""
@@ -99,6 +100,8 @@ class ProduceBatch(_message.Message):
     batch: _builtins.bytes
     """design.md §3: header + body"""
     topic_id: _builtins.bytes
+    writer_epoch: _builtins.int
+    """of a producer that claimed the partition (X32); 0: it claimed nothing"""
     min_insync_replicas: _builtins.int
     """the topic must ask for as many at least, or nothing is written; 0: whatever it asks for"""
     def __init__(
@@ -110,11 +113,12 @@ class ProduceBatch(_message.Message):
         acks: _builtins.int = ...,
         batch: _builtins.bytes = ...,
         topic_id: _builtins.bytes = ...,
+        writer_epoch: _builtins.int = ...,
         min_insync_replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id", "writer_epoch", b"writer_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -682,6 +686,74 @@ class InitProducerIdReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InitProducerIdReply: _TypeAlias = InitProducerIdReply  # noqa: Y015
+
+@_typing.final
+class ClaimWriterRequest(_message.Message):
+    """Claim a partition of a topic with exclusive.writer, say that its writer lives (`held_epoch`), or leave it. `writer`: 16
+    bytes chosen by the producer; asking again with the same ones is safe. `fence`: take it from whoever holds it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    HELD_EPOCH_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    topic_id: _builtins.bytes
+    writer: _builtins.bytes
+    held_epoch: _builtins.int
+    fence: _builtins.bool
+    leave: _builtins.bool
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        writer: _builtins.bytes = ...,
+        held_epoch: _builtins.int = ...,
+        fence: _builtins.bool = ...,
+        leave: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "held_epoch", b"held_epoch", "leave", b"leave", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimWriterRequest: _TypeAlias = ClaimWriterRequest  # noqa: Y015
+
+@_typing.final
+class ClaimWriterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITER_EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    writer_epoch: _builtins.int
+    lease_ms: _builtins.int
+    """the writer counts as alive for so long after it was heard of"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        writer_epoch: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease_ms", b"lease_ms", "writer_epoch", b"writer_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimWriterReply: _TypeAlias = ClaimWriterReply  # noqa: Y015
 
 @_typing.final
 class ListOffset(_message.Message):

@@ -59,6 +59,11 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.InitProducerIdRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.InitProducerIdReply.FromString,
                 _registered_method=True)
+        self.ClaimWriter = channel.unary_unary(
+                '/octavo.broker.Broker/ClaimWriter',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/octavo.broker.Broker/ListOffsets',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ListOffsetsRequest.SerializeToString,
@@ -174,6 +179,12 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimWriter(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,6 +319,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.InitProducerId,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.InitProducerIdRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.InitProducerIdReply.SerializeToString,
+            ),
+            'ClaimWriter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimWriter,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -530,6 +546,33 @@ class Broker:
             '/octavo.broker.Broker/InitProducerId',
             octavo_dot_proto_dot_broker__pb2.InitProducerIdRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.InitProducerIdReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimWriter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/ClaimWriter',
+            octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,7 @@ class BrokerStub:
     Metadata: _grpc.UnaryUnaryMultiCallable[_broker_pb2.MetadataRequest, _broker_pb2.MetadataReply]
     Lookup: _grpc.UnaryUnaryMultiCallable[_broker_pb2.LookupRequest, _broker_pb2.LookupReply]
     InitProducerId: _grpc.UnaryUnaryMultiCallable[_broker_pb2.InitProducerIdRequest, _broker_pb2.InitProducerIdReply]
+    ClaimWriter: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClaimWriterRequest, _broker_pb2.ClaimWriterReply]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]
@@ -68,6 +69,7 @@ class BrokerAsyncStub(BrokerStub):
     Metadata: _aio.UnaryUnaryMultiCallable[_broker_pb2.MetadataRequest, _broker_pb2.MetadataReply]  # type: ignore[assignment]
     Lookup: _aio.UnaryUnaryMultiCallable[_broker_pb2.LookupRequest, _broker_pb2.LookupReply]  # type: ignore[assignment]
     InitProducerId: _aio.UnaryUnaryMultiCallable[_broker_pb2.InitProducerIdRequest, _broker_pb2.InitProducerIdReply]  # type: ignore[assignment]
+    ClaimWriter: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClaimWriterRequest, _broker_pb2.ClaimWriterReply]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]  # type: ignore[assignment]
     CreateTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]  # type: ignore[assignment]
@@ -121,6 +123,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.InitProducerIdRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.InitProducerIdReply, _abc.Awaitable[_broker_pb2.InitProducerIdReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ClaimWriter(
+        self,
+        request: _broker_pb2.ClaimWriterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ClaimWriterReply, _abc.Awaitable[_broker_pb2.ClaimWriterReply]]: ...
 
     @_abc_1.abstractmethod
     def ListOffsets(

@@ -17,6 +17,7 @@ from octavo.proto import broker_pb2
 from octavo.proto.bookie_wire import Status
 from octavo.runtime import errors as e
 from octavo.runtime import errors_of_groups as g
+from octavo.runtime import errors_of_writers as w
 from octavo.runtime.error_base import OctavoError, all_error_classes
 
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -113,6 +114,9 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     g.FencedMemberEpoch: _PRECONDITION,
     g.StaleMemberEpoch: _PRECONDITION,
     g.FencedInstanceId: _PRECONDITION,
+    w.ExclusiveWriterBusy: _PRECONDITION,
+    w.ExclusiveWriterRequired: _PRECONDITION,
+    w.ProducerFenced: _PRECONDITION,
 }
 
 _BY_CODE: dict[str, type[OctavoError]] = {cls.code: cls for cls in all_error_classes()}

@@ -39,19 +39,23 @@ class ProduceItem(NamedTuple):
     """Which life of the topic's name is meant; empty: whichever has it now."""
     min_insync_replicas: int = 0
     """What the topic must ask for at least; 0: it may ask for what it likes (F032)."""
+    writer_epoch: int = 0
+    """Under which the producer claimed the partition; 0: it did not (X32)."""
 
 
 def encode_produce(items: Iterable[ProduceItem]) -> bytes:
     """The bytes of a ProduceRequest; every batch is copied once, into it."""
     parts: list[Buffer] = []
-    for correlation, topic, partition, acks, batch, topic_id, min_insync_replicas in items:
+    for one in items:
+        batch = one.batch
         fields = pb.ProduceBatch(
-            correlation=correlation,
-            topic=topic,
-            partition=partition,
-            acks=acks,
-            topic_id=topic_id,
-            min_insync_replicas=min_insync_replicas,
+            correlation=one.correlation,
+            topic=one.topic,
+            partition=one.partition,
+            acks=one.acks,
+            topic_id=one.topic_id,
+            min_insync_replicas=one.min_insync_replicas,
+            writer_epoch=one.writer_epoch,
         )
         head = fields.SerializeToString() + blob_prefix(_BATCH, len(batch))
         parts.append(blob_prefix(_BATCHES, len(head) + len(batch)) + head)
@@ -85,6 +89,7 @@ def decode_produce(message: Buffer) -> list[ProduceItem]:
                 batch,
                 fields.topic_id,
                 fields.min_insync_replicas,
+                fields.writer_epoch,
             )
         )
     return items

@@ -772,6 +772,8 @@ class PartitionRecord(_message.Message):
     CLEANED_TO_FIELD_NUMBER: _builtins.int
     CLEAN_MARKS_FIELD_NUMBER: _builtins.int
     DECOMMISSIONED_FIELD_NUMBER: _builtins.int
+    WRITER_EPOCH_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -784,6 +786,10 @@ class PartitionRecord(_message.Message):
     """of each key that recurs below it only the last record is left (K4)"""
     decommissioned: _builtins.bool
     """takes no new batches, whoever owns it (F027)"""
+    writer_epoch: _builtins.int
+    """of the last claim of an exclusive writer (X32)"""
+    writer: _builtins.bytes
+    """its token"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRecord]: ...
     @_builtins.property
@@ -805,10 +811,12 @@ class PartitionRecord(_message.Message):
         cleaned_to: _builtins.int = ...,
         clean_marks: _abc.Iterable[Global___CleanMark] | None = ...,
         decommissioned: _builtins.bool = ...,
+        writer_epoch: _builtins.int = ...,
+        writer: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_marks", b"clean_marks", "cleaned_to", b"cleaned_to", "decommissioned", b"decommissioned", "format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_marks", b"clean_marks", "cleaned_to", b"cleaned_to", "decommissioned", b"decommissioned", "format_version", b"format_version", "last_writer_token", b"last_writer_token", "log_start_offset", b"log_start_offset", "max_ledger_id_ever", b"max_ledger_id_ever", "owner_epoch", b"owner_epoch", "partition", b"partition", "segments", b"segments", "topic_id", b"topic_id", "trash", b"trash", "writer", b"writer", "writer_epoch", b"writer_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

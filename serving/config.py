@@ -101,6 +101,9 @@ class BrokerConfig(FrozenSettings):
     backlog_check_interval_ms: int = Field(default=60_000, ge=100)
     """How often the backlogs of topics with a quota are measured; every two seconds while one is
     over, and as soon as what came in since may have brought it there."""
+    writer_lease_ms: int = Field(default=10_000, ge=100, le=3_600_000)
+    """How long the exclusive writer of a partition counts as alive after it was heard of: whoever
+    waits for its place waits so long when it dies."""
     decommission_grace_ms: int = Field(default=330_000, ge=0)
     """How long a partition that is decommissioned still takes records, of producers that have not
     heard of it: longer than their `metadata_max_age_ms`, so that no send fails."""

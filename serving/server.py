@@ -67,6 +67,7 @@ from octavo.serving.services.rpc import Service
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
 from octavo.serving.services.views import TopicViews
+from octavo.serving.services.writers import WriterService
 from octavo.serving.shedding.board import LoadBoard
 from octavo.serving.shedding.reporter import Counted, LoadReporter
 from octavo.serving.shedding.shedder import Known, Shedder
@@ -409,6 +410,7 @@ class BrokerServer:
                 compaction=self.compaction,
                 store_answers=answers,
             ),
+            WriterService(config=config, registry=self.registry, store_answers=answers),
             ClusterService(
                 config=config,
                 cluster_id=cluster_id,

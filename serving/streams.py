@@ -190,8 +190,8 @@ class ProduceStream:
                     limit = shell.settings.max_batch_bytes
                     batch = await self._recompressor.under(shell.codec, batch, limit)
                 conditions = UNCONDITIONAL
-                if one.min_insync_replicas:
-                    conditions = Conditions(one.min_insync_replicas)
+                if one.min_insync_replicas or one.writer_epoch:
+                    conditions = Conditions(one.min_insync_replicas, one.writer_epoch)
                 shell.append(batch, one.acks, reply, conditions)
                 touched.add(shell)
             except OctavoError as error:

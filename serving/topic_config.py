@@ -33,6 +33,7 @@ COMPACTS, DELETES = POLICIES
 RETENTION_MODES = ("limits", "consumed")
 LIMITS, CONSUMED = RETENTION_MODES
 CREATE, APPEND = "create", "append"
+NO, YES = "false", "true"
 AS_SENT = "producer"
 
 
@@ -71,6 +72,8 @@ class TopicSettings(NamedTuple):
     """How long a tombstone stays once it is clean (K5)."""
     retention_mode: str
     """`limits`, or `consumed`: a closed segment goes, too, when every group is past it (R5)."""
+    exclusive_writer: str
+    """`true`: only the producer that claimed a partition writes to it (X32)."""
     dedup_window_ms: int
     """How long a record's `dedup_id` counts; 0: such records are refused (X14)."""
     dedup_window_ids: int
@@ -81,6 +84,11 @@ class TopicSettings(NamedTuple):
     """How long ago the oldest of it may have been appended; -1: any time."""
     backlog_quota_policy: str
     """What happens then: `producer_hold`, `producer_exception` or `evict_oldest`."""
+
+    @property
+    def has_writer(self) -> bool:
+        """Whether a partition has one writer at a time."""
+        return self.exclusive_writer == YES
 
     @property
     def dedup(self) -> DedupRule:
@@ -208,6 +216,7 @@ _SETTINGS: dict[str, _Setting] = {
     "max.compaction.lag.ms": _Setting("max_compaction_lag_ms", _between(1, _INT64_MAX)),
     "delete.retention.ms": _Setting("delete_retention_ms", _between(0, _INT64_MAX)),
     "retention.mode": _Setting("retention_mode", _mode),
+    "exclusive.writer": _Setting("exclusive_writer", _one_of(NO, YES)),
     "dedup.window.ms": _Setting("dedup_window_ms", _between(0, WINDOW_MS_MAX)),
     "dedup.window.ids": _Setting("dedup_window_ids", _between(1, IDS_MAX)),
     "backlog.quota.bytes": _Setting("backlog_quota_bytes", _backlog_limit),
@@ -257,6 +266,7 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         max_compaction_lag_ms=_INT64_MAX,
         delete_retention_ms=86_400_000,
         retention_mode=LIMITS,
+        exclusive_writer=NO,
         dedup_window_ms=0,
         dedup_window_ids=IDS_DEFAULT,
         backlog_quota_bytes=UNLIMITED,

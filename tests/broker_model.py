@@ -14,6 +14,7 @@ from octavo.proto.compression import Codec
 from octavo.proto.dedup_ids import is_marked, read_digest
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
+from octavo.serving.partition.writer_seat import WriterSeat
 
 MASK = 0x7FFFFFFF
 WINDOW = 5
@@ -83,6 +84,7 @@ class PartitionModel:
         self.sequences = Sequences()
         self.ids: dict[bytes, int] = {}
         """Offsets of records with ids (X14), for ever."""
+        self.seat: WriterSeat | None = None
         self.epoch = 1
 
     def produce(self, batch: bytes, now_ms: int) -> Appended:

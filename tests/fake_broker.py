@@ -34,9 +34,11 @@ from octavo.runtime.errors import (
     TopicAlreadyExists,
     UnknownTopic,
 )
+from octavo.serving.partition.writer_seat import WriterSeat
 from tests.broker_model import Appended, PartitionModel
 from tests.fake_faults import Faults
 from tests.fake_quotas import FakeQuotas
+from tests.fake_writers import claimed, seat_in
 
 T = TypeVar("T")
 _OPTIONS = [
@@ -78,6 +80,9 @@ class FakeCluster:
         self.max_record_bytes = MAX_RECORD_BYTES
         self.bundles = {0: pb.BundleView(bundle=0, owner_id="broker-1", usage=0.25)}
         self.unloads: list[pb.UnloadBundleRequest] = []
+        self.writer_lease_s = 10.0
+        self.claims_renewed = 0
+        self.claims_refused = 0
         self.hands_over = True
         """Whether what is unloaded arrives."""
 
@@ -179,6 +184,15 @@ class FakeBroker(FakeQuotas, BrokerServicer):
             raise NotLeader(f"{topic}-{number} is at {address}", owner_address=address)
         return found.partitions[number]
 
+    # --- writers --------------------------------------------------------------------------------
+
+    def seat_of(self, model: PartitionModel, topic: str) -> WriterSeat:
+        cluster = self.cluster
+        return seat_in(model, topic, cluster.topics[topic].config, cluster.writer_lease_s)
+
+    async def ClaimWriter(self, request, context):  # type: ignore[no-untyped-def]
+        return claimed(self, self._partition, request)
+
     # --- produce --------------------------------------------------------------------------------
 
     async def Produce(
@@ -218,6 +232,7 @@ class FakeBroker(FakeQuotas, BrokerServicer):
             )
             if len(item.batch) > limit + RECORD_ENVELOPE_BYTES:
                 raise MessageTooLarge(f"a batch of {len(item.batch)} bytes, {limit} are taken")
+            self.seat_of(model, item.topic).check(item.writer_epoch)
             asks_for = int(self.cluster.topics[item.topic].config.get("min.insync.replicas", 2))
             if item.min_insync_replicas > asks_for:
                 error = NotEnoughReplicas(f"the topic's min.insync.replicas is {asks_for}")

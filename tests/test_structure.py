@@ -145,6 +145,7 @@ CORES = (
     "serving/partition/rolls.py",
     "serving/partition/snapshots.py",
     "serving/partition/traffic.py",
+    "serving/partition/writer_seat.py",
     "serving/partition/world.py",
     "serving/partition/dedup.py",
     "serving/partition/producers.py",

@@ -28,6 +28,8 @@ MIN_BUFFER_BYTES = 4 << 20
 """Smallest `buffer_memory` and `prefetch_max_bytes`."""
 MAX_BATCH_SIZE = 3 << 20
 """Largest `batch_size`; leaves room below the 4 MiB of a batch for its buffers and header."""
+SHARED = "shared"
+ACCESS_MODES = (SHARED, "exclusive", "wait_for_exclusive", "exclusive_with_fencing")
 MAX_IN_FLIGHT = 5
 """A partition remembers 5 batches of a producer (spec groups §3): more cannot be deduplicated."""
 
@@ -207,6 +209,12 @@ class ProducerConfig:
     """The same for keys."""
     metadata_max_age_ms: int = 300_000
     """What is known of partitions and owners is asked for again after so long."""
+    access_mode: Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"] = (
+        "shared"
+    )
+    """Of topics with `exclusive.writer=true`: `exclusive` is the only writer, or raises
+    ExclusiveWriterBusy while another one lives; `wait_for_exclusive` waits for its turn;
+    `exclusive_with_fencing` takes the place of whoever has it (X32)."""
     profile: Literal["latency", "throughput"] | None = None
     """Stands for settings, each of which may still be given: `latency` for linger_ms=0 and
     batch_size=16384, `throughput` for linger_ms=5, batch_size=65536 and compression_type=lz4
@@ -235,6 +243,7 @@ class ProducerConfig:
         self._check_relations()
 
     def _check_choices(self) -> None:
+        _check_choice("access_mode", self.access_mode, ACCESS_MODES)
         acks_number(self.acks)
         if self.enable_idempotence not in (None, True, False):
             raise _fail("enable_idempotence", self.enable_idempotence, "True or False")

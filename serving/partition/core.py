@@ -73,6 +73,7 @@ from octavo.serving.partition.rolls import RollPlan
 from octavo.serving.partition.snapshots import SnapshotMaker
 from octavo.serving.partition.trims import Trims
 from octavo.serving.partition.world import World
+from octavo.serving.partition.writer_seat import WriterSeat
 from octavo.serving.segments import RollReason
 from octavo.serving.topic_config import TopicSettings
 
@@ -118,6 +119,8 @@ class PartitionCore:
         )
         self.dedup: DedupWindow[Append] = DedupWindow(settings.dedup)
         """Ids of records; `loaded` may have been preceded by a restore."""
+        lease_s = limits.writer_lease_ms / 1000
+        self.seat = WriterSeat(name, lease_s=lease_s, required=settings.has_writer)
         self._intake = Intake(
             name,
             settings,
@@ -128,6 +131,7 @@ class PartitionCore:
             world=world,
             dedup=self.dedup,
             backlog=self.backlog,
+            seat=self.seat,
         )
         self._rolls = RollPlan(limits.roll, world)
         self._snapshots = SnapshotMaker(name, self.log, producers, self.dedup)

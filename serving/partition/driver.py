@@ -108,6 +108,7 @@ class PartitionDriver:
         self._running = self._tasks.spawn(self._run(), name="driver")
 
     def _list_changed(self, state: PartitionState) -> None:
+        self.core.seat.listed(state.writer_epoch, state.writer)
         self.perform(
             self.core.list_changed(state.log_start_offset, decommissioned=state.decommissioned)
         )

@@ -40,6 +40,7 @@ from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import Kind, ProducerStates, Verdict
 from octavo.serving.partition.validation import check_batch
 from octavo.serving.partition.world import World
+from octavo.serving.partition.writer_seat import WriterSeat
 from octavo.serving.topic_config import TopicSettings
 
 THROTTLE_MS = 100
@@ -66,9 +67,11 @@ class Intake:
         world: World,
         dedup: DedupWindow[Append],
         backlog: BacklogGate,
+        seat: WriterSeat,
     ) -> None:
         self._name = name
         self._dedup = dedup
+        self._seat = seat
         self._backlog = backlog
         self._settings = settings
         self._bounds = bounds
@@ -86,6 +89,7 @@ class Intake:
         self._settings, self._bounds = settings, limits.bounds
         self._ack_quorum = limits.ack_quorum
         self._dedup.rule = settings.dedup
+        self._seat.required = settings.has_writer
 
     def take(
         self,
@@ -101,7 +105,8 @@ class Intake:
 
         Raises the refusal of a batch that changes nothing: what `check_batch` raises,
         OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader,
-        PartitionDecommissioned, BacklogQuotaExceeded, DedupWindowFull.
+        PartitionDecommissioned, BacklogQuotaExceeded, DedupWindowFull, ProducerFenced,
+        ExclusiveWriterRequired.
         """
         header = check_batch(batch, acks, self._settings, now_ms)
         is_idempotent = header.producer_id >= 0
@@ -118,7 +123,8 @@ class Intake:
                 return _again(seen, acks, reply)
         if self.decommissioned:
             raise self._is_decommissioned()
-        if conditions.min_insync_replicas > self._ack_quorum:  # what is stored stays stored
+        self._seat.check(conditions.writer_epoch)  # what is stored stays stored
+        if conditions.min_insync_replicas > self._ack_quorum:
             raise self._asks_for_less(conditions.min_insync_replicas)
         if self._backlog.is_shut and acks != ACKS_NONE:  # who is told nothing: `streams`
             raise self._over_backlog()

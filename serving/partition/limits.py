@@ -44,6 +44,7 @@ class Limits(NamedTuple):
     index_interval_bytes: int
     retention: RetentionLimits
     backlog_check_interval_ms: int = 60_000
+    writer_lease_ms: int = 10_000
     spread: float = 0.0
     """0..1: where in an interval this partition begins."""
 
@@ -83,6 +84,7 @@ def limits_of(settings: TopicSettings, config: BrokerConfig, *, spread: float) -
             settings.goes_when_consumed,
         ),
         backlog_check_interval_ms=config.backlog_check_interval_ms,
+        writer_lease_ms=config.writer_lease_ms,
         spread=spread,
     )
 

@@ -39,6 +39,8 @@ class Conditions(NamedTuple):
 
     min_insync_replicas: int = 0
     """The topic asks for as many copies before it acknowledges (F032)."""
+    writer_epoch: int = 0
+    """Where a partition has one writer: under which it was claimed; 0: not at all (X32)."""
 
 
 UNCONDITIONAL = Conditions()

@@ -29,6 +29,7 @@ from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import ReadView
 from octavo.serving.partition.rewrites import ListRewrites
 from octavo.serving.partition.world import World
+from octavo.serving.partition.writers import Writers
 from octavo.serving.topic_config import TopicSettings
 
 
@@ -95,6 +96,7 @@ class PartitionShell:
             clock=deps.clock,
         )
         self.emptying = Emptying(self._core, self._chain, self._driver)
+        self.writers = Writers(self._core, self._driver, deps.clock)
         self.traffic = self._driver.traffic
         self.backlog = self._core.backlog
         """What groups have not read, and what that means for producers (F162)."""
@@ -123,6 +125,8 @@ class PartitionShell:
             last_append_ms=loaded.last_append_ms,
             decommissioned=self._chain.state.decommissioned,
         )
+        state = self._chain.state
+        self._core.seat.loaded(state.writer_epoch, state.writer, self._clock.monotonic())
         self._driver.start()
 
     async def close(self, deadline_s: float) -> None:

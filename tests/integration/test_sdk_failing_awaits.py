@@ -32,6 +32,7 @@ from octavo.client.messaging.producing import (
     futures,
     produce_link,
     searches,
+    writers,
 )
 from octavo.client.messaging.producing.futures import SendFuture
 from octavo.proto.batch import MAX_BATCH_BYTES
@@ -52,7 +53,7 @@ AT_ONCE = 16
 MODULES = (
     async_client, binding, calls, cluster, owners, topics, transport,
     delivery, early_sends, engine, futures, leaving, produce_link,
-    producer, progress, searches,
+    producer, progress, searches, writers,
 )  # fmt: skip
 NOT_SENDING = ("send_many", "send_arrow", "_finish", "connect", "of")
 """Bulk sends and what only readers await."""
@@ -383,6 +384,31 @@ async def searching(run: Run, client: AsyncClient, producer: AsyncProducer[Plain
     await run.send(producer, b"last")
 
 
+def taken_at_first(run: Run, fake: FakeCluster, proxies: list[TcpProxy]) -> None:
+    """A topic that has a writer which is not heard of again; leases are short, one owner has to be
+    found."""
+    fake.writer_lease_s = 0.15
+    fake.lookups_load = True
+    topic = fake.create("t", 2, **{"exclusive.writer": "true"})
+    topic.loading.add(0)
+    now_s, other = fake.clock.monotonic(), bytes(16)
+    for model in topic.partitions:
+        seat = fake.brokers[0].seat_of(model, "t")
+        seat.begin_claim(other, fence=False, now_s=now_s)
+        seat.listed(1, other)
+        seat.claimed(other, now_s)
+
+
+async def alone(run: Run, client: AsyncClient, producer: AsyncProducer[Plain]) -> None:
+    """Waits to be the only writer, stays it, and claims what is added."""
+    run.send_nowait(producer, b"early")
+    await run.send(producer, b"first")
+    await asyncio.sleep(0.1)  # it says that it lives
+    run.thread.call(lambda: run.fake.grow(run.fake.topics["t"], 3))
+    await asyncio.sleep(0.25)  # metadata get old
+    await run.send(producer, b"last")
+
+
 SCENES = [
     Scene("plain", plain),
     Scene("early flush", early_flush, {"delivery_timeout_ms": 3_000, "max_block_ms": 3_000}),
@@ -396,6 +422,7 @@ SCENES = [
     Scene("away", away),
     Scene("nobody at first", searching, setup=nobody_at_first, brokers=2),
     Scene("one moves", searching, setup=one_moves, brokers=2),
+    Scene("alone", alone, {"access_mode": "wait_for_exclusive"}, setup=taken_at_first),
 ]
 FAULTS = ("cancel", "error", "cut", "half-open", "frozen")
 

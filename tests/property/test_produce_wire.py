@@ -22,6 +22,7 @@ items = st.lists(
         st.binary(max_size=300),
         st.binary(max_size=16),
         int32,
+        st.integers(-(2**63), 2**63 - 1),
     ),
     max_size=6,
 )
@@ -37,6 +38,7 @@ def by_runtime(raw: bytes) -> list[ProduceItem]:
             one.batch,
             one.topic_id,
             one.min_insync_replicas,
+            one.writer_epoch,
         )
         for one in pb.ProduceRequest.FromString(raw).batches
     ]
@@ -61,6 +63,7 @@ def test_what_the_runtime_writes_is_decoded(given_items: list[ProduceItem]) -> N
             batch=bytes(one.batch),
             topic_id=one.topic_id,
             min_insync_replicas=one.min_insync_replicas,
+            writer_epoch=one.writer_epoch,
         )
     assert decode_produce(request.SerializeToString()) == given_items
 

@@ -54,7 +54,11 @@ def sync_flavour(table: pa.Table) -> None:
             assert_type(typed, Producer[Order])
             assert_type(typed.send("orders", Order(id=1), key="k"), RecordMetadata)
             typed.send("orders", None, key=Order(id=2), headers={"trace": "1"})
+        with client.producer(access_mode="wait_for_exclusive") as alone:
+            meta = alone.send("orders", b"paid", dedup_id="order-1", min_insync_replicas=2)
+            assert_type(meta.duplicate, bool)
         with client.producer(acks=1, partitioner=by_length, **from_a_file()) as plain:
+            assert_type(plain.send_nowait("orders", "v", acks="all"), SendFuture)
             plain_typed: Producer = plain
             for each in (b"x", bytearray(b"x"), memoryview(b"x"), "x", None):
                 plain_typed.send("orders", each, key=each, headers=[("a", b"1"), ("b", "2")])

@@ -71,6 +71,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Literal["murmur2", "default", "round_robin"] | PartitionChooser
     partitioner_adaptive: bool
     metadata_max_age_ms: int
+    access_mode: Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
     profile: Literal["latency", "throughput"] | None
 
 

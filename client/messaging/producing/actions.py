@@ -21,6 +21,7 @@ class Send:
     producer_epoch: int
     base_sequence: int
     topic_id: bytes = b""
+    writer_epoch: int = 0
 
     @property
     def acks(self) -> int:

@@ -74,6 +74,7 @@ class Attempts:
                 producer_epoch=partition.epoch if is_numbered else -1,
                 base_sequence=item.base_sequence,
                 topic_id=partition.topic_id,
+                writer_epoch=partition.writer_epoch,
             )
         )
 

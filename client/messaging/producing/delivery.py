@@ -14,7 +14,7 @@ from functools import partial
 
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.cluster.topic_lives import TopicView, created_again
-from octavo.client.messaging.config import ProducerConfig
+from octavo.client.messaging.config import SHARED, ProducerConfig
 from octavo.client.messaging.partitioner import StickyChoice
 from octavo.client.messaging.producing.accumulator import Accumulator, Slot
 from octavo.client.messaging.producing.actions import (
@@ -36,6 +36,7 @@ from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.searches import Searches
 from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.producing.stall_watch import StallWatch
+from octavo.client.messaging.producing.writers import WriterClaims
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.compression import CODECS
@@ -81,6 +82,11 @@ class Delivery:
         self._timer_at_s = 0.0
         self._last_tick_s = 0.0
         self._stalls = StallWatch()
+        self._claims: WriterClaims | None = None
+        if config.access_mode != SHARED:
+            self._claims = WriterClaims(
+                cluster, config, self.spawn, self.ensure_topic, on_lost=self._end
+            )
         self._releasing = False
         self._unwatch = cluster.owners.watch(self._view_changed)
 
@@ -93,13 +99,19 @@ class Delivery:
     async def ensure_topic(self, name: str) -> None:
         """Make the intake know a topic; waits for metadata up to max_block_ms (F031)."""
         view = await self.cluster.topics.get(name, self.config.max_block_ms / 1000)
+        if self._claims is not None:
+            await self._claims.take(view)
         self._guarded(partial(self._adopt, view))
         if self.intake.closed is not None:
             raise self.intake.refusal()
 
     def _view_changed(self, view: TopicView) -> None:
-        if view.name in self.intake.topics:
+        if view.name not in self.intake.topics:
+            return
+        if self._claims is None or self._claims.covers(view):
             self._guarded(partial(self._adopt, view))
+        else:
+            self._claims.want_more(view.name)
 
     def _adopt(self, view: TopicView) -> None:
         """Take over metadata: partitions added (P7), owners found, or the topic's next life."""
@@ -123,6 +135,8 @@ class Delivery:
             for number in range(len(state.slots), view.partitions):
                 partition = self.core.partition(view.name, number)
                 partition.topic_id = view.topic_id
+                if self._claims is not None:
+                    partition.writer_epoch = self._claims.epoch_of(view.topic_id, number)
                 partition.owner = partition.owner or view.owners[number]
                 state.slots.append(Slot(partition))
             state.set_limits(view, config.batch_size)
@@ -188,7 +202,11 @@ class Delivery:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            await self._tasks.close()
+            try:
+                if self._claims is not None:
+                    await self._claims.leave()
+            finally:
+                await self._tasks.close()
 
     # --- what may go ----------------------------------------------------------------------------
 

@@ -165,6 +165,8 @@ class Partition:
     """Why its owner wrote nothing, since it last stored a batch: what others wait for, too."""
     topic_id: bytes = b""
     """Which life of the topic's name the batches are for."""
+    writer_epoch: int = 0
+    """Under which it was claimed; 0: it was not (X32)."""
     ended: bool = False
     """That life is over: nothing is sent or looked for any more."""
 

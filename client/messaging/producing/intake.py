@@ -47,6 +47,7 @@ from octavo.runtime.errors import (
     PartitionDecommissioned,
     ProducerClosed,
 )
+from octavo.runtime.errors_of_writers import ProducerFenced
 
 ASIDE_RECORDS_MAX = 10_000
 """Records that interrupting code may have set aside at a time."""
@@ -363,6 +364,8 @@ class Intake:
 
     def refusal(self) -> OctavoError:
         """The error of a call to a producer that has ended."""
+        if isinstance(self.closed, ProducerFenced):
+            return ProducerFenced(self.closed.cause, hint=self.closed.hint, **self.closed.details)
         cause = self.closed.cause if self.closed is not None else "closed"
         return ProducerClosed(f"the producer accepts nothing more: {cause}")
 

@@ -207,6 +207,7 @@ class ProduceLink:
                     payload,
                     send.topic_id,
                     terms.min_insync_replicas,
+                    send.writer_epoch,
                 )
             )
         return items

@@ -43,6 +43,7 @@ from octavo.runtime.errors import (
     Retry,
     Throttled,
 )
+from octavo.runtime.errors_of_writers import ProducerFenced
 from octavo.runtime.invariant import invariant
 
 STATE_TRUSTED_S = 3600.0
@@ -140,8 +141,8 @@ class SenderCore:
         item.last_error = error
         if isinstance(error, OutOfOrderSequence):
             self._out_of_order(item, error, now_s)
-        elif isinstance(error, InvalidProducerEpoch):
-            self._stop(error)
+        elif isinstance(error, InvalidProducerEpoch | ProducerFenced):
+            self._stop(of_unknown_fate(error) if isinstance(error, ProducerFenced) else error)
         elif item.is_refused_by(error, self.settings, now_s):
             self._attempts.drop(item, error, refused=True)
             self._settle(item.partition)
@@ -425,6 +426,12 @@ class SenderCore:
             for item in list(partition.in_flight):
                 self._attempts.fail(item, error)
         self._attempts.actions.append(Stop(error))
+
+
+def of_unknown_fate(error: ProducerFenced) -> ProducerFenced:
+    """The same for records that were on their way when somebody else became the writer (X32)."""
+    cause = f"{error.cause}; what was not acknowledged may or may not be stored"
+    return ProducerFenced(cause, hint=error.hint, **error.details)
 
 
 def _may_follow(item: InFlight, first: InFlight) -> bool:

@@ -28,7 +28,8 @@ and its retry class. It does not own the mapping to and from gRPC: that is `octa
             ├── StorageFull, StorageUnavailable         nothing is lost; free space, or mend access
             └── StorageDamaged, HistoryInDoubt, DiskFailed
 
-Those of consumer groups are in `errors_of_groups`.
+Those of consumer groups are in `errors_of_groups`, those of exclusive writers in
+`errors_of_writers`.
 
 Every instance has `code` (stable reason string), `retriable`, `cause` (one line: what happened) and
 `hint` (one line: what to do), as ruled by spec/interface.md U6 and spec groups §18.

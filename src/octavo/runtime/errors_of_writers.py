@@ -1,0 +1,38 @@
+"""Errors of topics that have one writer at a time (X32).
+
+Part of the tree that `octavo.runtime.errors` draws, with the same promises:
+
+    RetriableError
+    └── ExclusiveWriterBusy
+    RequestRejected
+    └── ExclusiveWriterRequired
+    Fatal
+    └── ProducerFenced
+"""
+
+from __future__ import annotations
+
+from octavo.runtime.error_base import Retry
+from octavo.runtime.errors import Fatal, RequestRejected, RetriableError
+
+
+class ExclusiveWriterBusy(RetriableError):
+    """Another producer is the exclusive writer of the partition, and lives."""
+
+    code = "EXCLUSIVE_WRITER_BUSY"
+    retry = Retry.SAME_PEER
+    default_hint = "use access_mode='wait_for_exclusive', or take it: 'exclusive_with_fencing'"
+
+
+class ExclusiveWriterRequired(RequestRejected):
+    """The topic takes records of its exclusive writer only (X32); nothing was stored."""
+
+    code = "EXCLUSIVE_WRITER_REQUIRED"
+    default_hint = "make the producer with access_mode='exclusive', or set exclusive.writer=false"
+
+
+class ProducerFenced(Fatal):
+    """Another producer took over what this one was the only writer of (X32)."""
+
+    code = "PRODUCER_FENCED"
+    default_hint = "this producer has ended; whoever took over writes now"
