@@ -1,8 +1,9 @@
 """Commits of offsets against a store that loses replies, refuses and delays (O9, O10, O11).
 
 Held at every step: one request at a time, every ticket settled once, nothing is committed of what
-was given up, no offset that is older than one that was asked for later is sent after it; and once
-the store is kind, it holds what was asked for last.
+was given up, no offset that is older than one that was asked for later is sent after it, who hears of
+success finds all of his offsets stored, or newer ones; and once the store is kind, it holds what
+was asked for last.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class CommitWorld:
             if isinstance(action, Settle):
                 if action.ticket is not None:
                     assert action.ticket not in self.settled, "settled twice"
+                    if action.error is None:
+                        for slot, value in action.offsets.items():
+                            found = self.stored.get(slot, -1)
+                            assert found >= value.offset, "said to be stored, and is not"
                     self.settled[action.ticket] = action.error
                 continue
             assert self.under_way is None, "O10: two requests at once"
@@ -105,12 +110,13 @@ class CommitWorld:
         if request is None:
             return
         fate = 0 if kind else self.rng.randrange(4)
+        errors: dict[Slot, OctavoError] = {}
+        if fate == 0 and not kind and self.rng.random() < 0.2:
+            errors[next(iter(request.offsets))] = InvalidRequest("one is wrong")
         if fate in (0, 1):  # stored; with 1 nobody hears of it
-            self.stored.update({slot: value.offset for slot, value in request.offsets.items()})
+            good = {slot: one.offset for slot, one in request.offsets.items() if slot not in errors}
+            self.stored.update(good)
         if fate == 0:
-            errors: dict[Slot, OctavoError] = {}
-            if not kind and self.rng.random() < 0.2:
-                errors[next(iter(request.offsets))] = InvalidRequest("one is wrong")
             self.do(self.core.stored(request.number, errors, self.now_s))
         else:
             error = CommitFailed("no") if fate == 3 else RequestTimedOut("lost")
@@ -205,6 +211,16 @@ class TellsTwice(OffsetCommits):
         return [*super().stored(number, errors, now_s), *self._settle(asked, {})]
 
 
+class SaysMoreThanWasSent(OffsetCommits):
+    """O11: a commit succeeds although a partition of it was given up before it was sent."""
+
+    def discard(self, slots: Iterable[Slot]) -> list[CommitAction]:
+        actions = super().discard(slots)
+        for one in self._wanted:
+            one.unsent.clear()
+        return actions
+
+
 BUGS: list[type[OffsetCommits]] = [
     SendsAtOnce,
     PutsTheOldBack,
@@ -213,7 +229,27 @@ BUGS: list[type[OffsetCommits]] = [
     RepeatsWhatWent,
     NeverTriesAgain,
     TellsTwice,
+    SaysMoreThanWasSent,
 ]
+
+
+def test_o11_a_commit_of_a_partition_that_went_before_it_was_sent_is_no_success() -> None:
+    core = OffsetCommits(SeededEntropy(1), auto_interval_s=None)
+    (first,) = core.commit("a", {SLOTS[0]: OffsetAndMetadata(1)}, 0.0, deadline_s=9.0)
+    assert isinstance(first, SendCommit)
+    both = {SLOTS[0]: OffsetAndMetadata(2), SLOTS[1]: OffsetAndMetadata(5)}
+    assert not core.commit("b", both, 0.0, deadline_s=9.0)
+    assert not core.discard([SLOTS[0]])
+    told, second = core.stored(first.number, {}, 0.0)
+    assert told == Settle("a", {SLOTS[0]: OffsetAndMetadata(1)}, None)
+    assert isinstance(second, SendCommit)
+    assert second.offsets == {SLOTS[1]: OffsetAndMetadata(5)}
+    (told,) = core.stored(second.number, {}, 0.0)
+    assert isinstance(told, Settle)
+    assert told.ticket == "b"
+    assert isinstance(told.error, CommitFailed)
+    assert "t-0" in str(told.error)
+    assert "t-1" not in str(told.error)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)

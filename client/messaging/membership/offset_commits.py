@@ -2,14 +2,16 @@
 
 Events in, actions out. One request is under way at a time; what is to be committed meanwhile is
 gathered, the newer offset of a partition in place of the older: an older commit never overwrites a
-newer one. Every commit has a ticket, settled once; that of an auto-commit is None.
+newer one. Every commit has a ticket, settled once; that of an auto-commit is None. It succeeds
+only if all of its offsets are stored, or newer ones: not when a partition of it was given up before
+its offset was sent, though the others are committed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from octavo.client.messaging.membership.values import Slot
@@ -52,6 +54,8 @@ class _Commit:
     """It is tried again until then; -inf: it is not (O9)."""
     waits: bool
     """Somebody waits for it: a newer one does not cancel it."""
+    unsent: set[Slot] = field(default_factory=set[Slot])
+    """What was given up before it was sent, or before it was sent again (O11)."""
 
 
 class OffsetCommits:
@@ -153,11 +157,13 @@ class OffsetCommits:
         for slot in gone:
             self._waiting.pop(slot, None)
             self._stored.pop(slot, None)
+        for one in self._wanted:
+            one.unsent |= gone.intersection(one.offsets)
         if self._under_way is not None:
             self._gone |= gone.intersection(self._under_way.offsets)
         over = [one for one in self._wanted if self._waiting.keys().isdisjoint(one.offsets)]
         self._wanted = [one for one in self._wanted if one not in over]
-        return [Settle(one.ticket, one.offsets, _not_ours()) for one in over]
+        return [Settle(one.ticket, one.offsets, _not_ours(one.unsent)) for one in over]
 
     # --- what came of it ------------------------------------------------------------------------
 
@@ -182,12 +188,13 @@ class OffsetCommits:
         again = [one for one in again if one not in gone]
         for one in again:
             kept = {slot: left[slot] for slot in one.offsets if slot in left}
+            one.unsent |= self._gone.intersection(one.offsets)
             self._waiting = {**kept, **self._waiting}
         self._wanted = again + self._wanted
         if again:
             self._retry_at_s = now_s + self._backoff.next_s()
         actions: list[CommitAction] = [Settle(one.ticket, one.offsets, error) for one in over]
-        actions += [Settle(one.ticket, one.offsets, _not_ours()) for one in gone]
+        actions += [Settle(one.ticket, one.offsets, _not_ours(one.offsets)) for one in gone]
         return actions + self._send(now_s)
 
     def tick(self, now_s: float) -> list[CommitAction]:
@@ -233,9 +240,12 @@ class OffsetCommits:
         settled: list[CommitAction] = []
         for one in asked:
             error = next((errors[slot] for slot in one.offsets if slot in errors), None)
+            if error is None and one.unsent:
+                error = _not_ours(one.unsent)
             settled.append(Settle(one.ticket, one.offsets, error))
         return settled
 
 
-def _not_ours() -> CommitFailed:
-    return CommitFailed("its partitions are not this consumer's any more")
+def _not_ours(slots: Iterable[Slot]) -> CommitFailed:
+    names = ", ".join(sorted(str(slot.where) for slot in slots))
+    return CommitFailed(f"not this consumer's any more, and not committed: {names}")
