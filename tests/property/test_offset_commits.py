@@ -1,8 +1,8 @@
 """Commits of offsets against a store that loses replies, refuses and delays (O9, O10, O11).
 
 Held at every step: one request at a time, every ticket settled once, nothing is committed of what
-was given up, no offset that is older than one that was asked for later is sent after it, who hears of
-success finds all of his offsets stored, or newer ones; and once the store is kind, it holds what
+was given up, no offset that is older than one that was asked for later is sent after it, who hears
+of success finds all of his offsets stored, or newer ones; and once the store is kind, it holds what
 was asked for last.
 """
 

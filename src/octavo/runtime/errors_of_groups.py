@@ -103,7 +103,7 @@ class OffsetMetadataTooLarge(RequestRejected):
 
 
 class CommitFailed(RequestRejected):
-    """The partitions belong to somebody else now; nothing was stored."""
+    """The partitions belong to somebody else now; of those nothing was stored."""
 
     code = "COMMIT_FAILED"
     default_hint = "poll() gets the member back into its group"
