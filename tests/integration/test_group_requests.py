@@ -270,7 +270,7 @@ def _all_methods(world_: World) -> list[RawMethod]:
 async def test_bytes_that_are_no_request_are_invalid_arguments(raw: bytes) -> None:
     async with world() as found:
         methods = _all_methods(found)
-        assert len(methods) == 10
+        assert len(methods) == 11
         for method in methods:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await method(raw)

@@ -7,6 +7,8 @@ be durable is there, and no ledger is left that nobody names.
 from __future__ import annotations
 
 import json
+import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -31,6 +33,8 @@ WHOLE = {"2": "a2", "3": "c3"}
 NEEDED = {"create_and_put": 4, "put": 6, "delete": 2}
 """Writes that a life must have, or the sweep proves little."""
 TIMEOUT_S = 20.0
+ROOT = pathlib.Path(__file__).parents[2]
+"""Where `tests` is: with PYTHONSAFEPATH the working directory is not looked in."""
 
 
 class Owners:
@@ -42,6 +46,7 @@ class Owners:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         self.told: list[dict[str, Any]] = []
         """What the children told, all of it."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from octavo.metadata.partition_record import (
+    FORMAT_VERSION,
     RESERVED,
     CleanMark,
     PartitionState,
@@ -135,7 +136,7 @@ def test_records_without_compaction_are_stored_as_before() -> None:
     assert cleaned.to_bytes()[:2] == b"\x08\x02"
     assert PartitionState.from_bytes(cleaned.to_bytes()) == cleaned
     with pytest.raises(UnsupportedVersion):
-        PartitionState.from_bytes(b"\x08\x04" + cleaned.to_bytes()[2:])
+        PartitionState.from_bytes(bytes((8, FORMAT_VERSION + 1)) + cleaned.to_bytes()[2:])
     assert lists.cleaned(cleaned, 10, ()) is cleaned
     with pytest.raises(InvariantViolation, match="moved back"):
         cleaned.check_successor(replace(cleaned, cleaned_to=10))
