@@ -50,3 +50,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._idle.now_s
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """It has no threads to wait for; a thread that says so would come when it likes."""
