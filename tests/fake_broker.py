@@ -191,7 +191,7 @@ class FakeBroker(FakeQuotas, BrokerServicer):
         return seat_in(model, topic, cluster.topics[topic].config, cluster.writer_lease_s)
 
     async def ClaimWriter(self, request, context):  # type: ignore[no-untyped-def]
-        return claimed(self, self._partition, request)
+        return await claimed(self, self._partition, request)
 
     # --- produce --------------------------------------------------------------------------------
 

@@ -39,9 +39,12 @@ class Faults:
     release_changes: asyncio.Event = field(default_factory=asyncio.Event)
     """Topics are created and deleted only while it is set."""
 
+    release_claims: asyncio.Event = field(default_factory=asyncio.Event)
+    """Exclusive writers are answered only while it is set."""
+
     def __post_init__(self) -> None:
         gates = (self.release_metadata, self.release_lookups, self.release_changes)
-        for event in (self.hold, *gates):
+        for event in (self.hold, *gates, self.release_claims):
             event.set()
 
     def throttled_ms(self) -> int:

@@ -40,13 +40,14 @@ def carry_out(seat: WriterSeat, request: pb.ClaimWriterRequest, now_s: float) ->
         seat.claimed(token, now_s)
 
 
-def claimed(
+async def claimed(
     broker: FakeBroker,
     find: Callable[[str, int, bytes], PartitionModel],
     request: pb.ClaimWriterRequest,
 ) -> pb.ClaimWriterReply:
     """The answer of `broker`."""
     cluster = broker.cluster
+    await broker.faults.release_claims.wait()
     try:
         model = find(request.topic, request.partition, request.topic_id)
         seat = broker.seat_of(model, request.topic)

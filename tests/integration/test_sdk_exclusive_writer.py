@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from octavo import AsyncClient
+from octavo.client.messaging.cluster import calls
+from octavo.client.messaging.producing import writers
 from octavo.runtime.errors import ConfigError, FlushTimeout, IllegalStateError, ProducerClosed
 from octavo.runtime.errors_of_writers import (
     ExclusiveWriterBusy,
@@ -162,6 +164,30 @@ async def test_x32_owners_that_move_know_the_writer(
         renewed = fake.claims_renewed
         await until(lambda: fake.claims_renewed > renewed + 6)
         await producer.send(alone, b"last", partition=0)
+
+
+async def test_x32_an_owner_that_is_silent_keeps_no_other_one_from_hearing_of_the_writer(
+    client: AsyncClient, fake: FakeCluster, alone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SILENT_S", "PROBE_S"):
+        monkeypatch.setattr(calls, name, 1e6)
+    monkeypatch.setattr(writers, "LEAVE_S", 0.2)
+    fake.writer_lease_s = 0.06
+    fake.move(alone, 0, 1)
+    for number in (1, 2):
+        fake.move(alone, number, 0)
+    producer = client.producer(access_mode="exclusive")
+    await producer.send(alone, b"first", partition=0)
+    fake.brokers[1].faults.release_claims.clear()
+    renewed = fake.claims_renewed
+    await until(lambda: fake.claims_renewed > renewed + 6)
+    for seat in (
+        seats := [fake.brokers[0].seat_of(one, alone) for one in fake.topics[alone].partitions]
+    ):
+        seat.renew(seat.holder, seat.epoch, fake.clock.monotonic() + 3600.0)
+    await producer.close()
+    for seat in seats[1:]:  # left, so nobody has to wait for their leases
+        seat.begin_claim(bytes(16), fence=False, now_s=fake.clock.monotonic())
 
 
 async def test_what_is_no_access_mode(client: AsyncClient) -> None:

@@ -25,6 +25,8 @@ from octavo.runtime.errors_of_writers import ExclusiveWriterBusy, ProducerFenced
 _log = ClientLog("octavo.client")
 
 RENEWALS_PER_LEASE = 3
+ASKED_AT_ONCE = 32
+"""Partitions whose owners are asked at a time."""
 LEAVE_S = 2.0
 """The longest that closing tells owners that the producer is done."""
 
@@ -68,6 +70,8 @@ class WriterClaims:
         self._held: dict[tuple[bytes, int], Held] = {}
         self._lease_s = 0.0
         self._renewing: asyncio.Task[object] | None = None
+        self._lost = False
+        """Somebody else took a partition over."""
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int:
         """Under which epoch it is claimed; 0: it is not."""
@@ -88,7 +92,7 @@ class WriterClaims:
             if (view.topic_id, number) not in self._held:
                 held = await self._claim(view, number)
                 self._held[view.topic_id, number] = held
-        if self._renewing is None:
+        if self._renewing is None and self._held:
             self._renewing = self._spawn(self._renew(), "writer-lease")
 
     def want_more(self, topic: str) -> None:
@@ -172,30 +176,50 @@ class WriterClaims:
         return reply
 
     async def _renew(self) -> None:
-        """Say to each owner that the writer lives, as long as it does."""
-        while True:
-            await self._cluster.clock.sleep(self._lease_s / RENEWALS_PER_LEASE)
-            for key, held in list(self._held.items()):
-                try:
-                    await self._ask(held)
-                except ProducerFenced as error:
-                    _log.error("this producer is fenced: %s", error.cause)
-                    self._on_lost(of_unknown_fate(error))
-                    return
-                except RetriableError as error:
-                    _log.info("lease of %s-%s: %s", held.topic, held.partition, error.cause)
-                except OctavoError as error:  # the topic is gone, or has no exclusive writer now
-                    _log.info("%s-%s is not held: %s", held.topic, held.partition, error.cause)
-                    self._held.pop(key, None)
+        """Say to each owner that the writer lives, as long as it does. One that is silent delays
+        no other: it is asked anew in the next round."""
+        while not self._lost:
+            round_s = self._lease_s / RENEWALS_PER_LEASE
+            await self._cluster.clock.sleep(round_s)
+            await self._of_all(self._renew_one, round_s)
+
+    async def _renew_one(self, held: Held) -> None:
+        try:
+            await self._ask(held)
+        except ProducerFenced as error:
+            _log.error("this producer is fenced: %s", error.cause)
+            self._lost = True
+            self._on_lost(of_unknown_fate(error))
+        except RetriableError as error:
+            _log.info("lease of %s-%s: %s", held.topic, held.partition, error.cause)
+        except OctavoError as error:  # the topic is gone, or has no exclusive writer now
+            _log.info("%s-%s is not held: %s", held.topic, held.partition, error.cause)
+            self._held.pop((held.topic_id, held.partition), None)
 
     async def leave(self) -> None:
         """The next writer need not wait for the lease. Best effort, for LEAVE_S at most."""
-        try:
-            async with asyncio.timeout(LEAVE_S):
-                for held in list(self._held.values()):
-                    try:
-                        await self._ask(held, leave=True)
-                    except OctavoError as error:
-                        _log.debug("%s-%s is left: %s", held.topic, held.partition, error)
-        except TimeoutError:
+        if self._renewing is not None:
+            self._renewing.cancel()  # or it says of what was left that its writer lives
+        if not await self._of_all(self._leave_one, LEAVE_S):
             _log.info("the next writer waits for a lease: owners did not answer in time")
+
+    async def _leave_one(self, held: Held) -> None:
+        try:
+            await self._ask(held, leave=True)
+        except OctavoError as error:
+            _log.debug("%s-%s is left: %s", held.topic, held.partition, error)
+
+    async def _of_all(self, call: Callable[[Held], Awaitable[None]], limit_s: float) -> bool:
+        """Call for each partition, ASKED_AT_ONCE at a time; whether all ended within the limit."""
+        gate = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def one(held: Held) -> None:
+            async with gate:
+                await call(held)
+
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*map(one, list(self._held.values())))
+        except TimeoutError:
+            return False
+        return True
