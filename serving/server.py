@@ -400,7 +400,7 @@ class BrokerServer:
             TopicService(
                 self._topic_admin,
                 self._topic_changes,
-                TopicViews(self.registry, ownership, config),
+                TopicViews(ownership, config),
                 answers,
             ),
             LogService(

@@ -42,7 +42,7 @@ class FindingService:
         self._producer_ids = producer_ids
         self._registry = registry
         self._ownership = ownership
-        self._views = TopicViews(registry, ownership, config)
+        self._views = TopicViews(ownership, config)
         self._during = store_answers.during
 
     def handlers(self) -> Handlers:
