@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 
@@ -70,8 +71,13 @@ async def test_what_is_no_compacted_topic_is_told(client: AsyncClient) -> None:
         await client.admin.compact("nowhere", 0)
     await client.admin.alter_topic("t", {"cleanup.policy": "compact,delete"})
     async with client.producer() as producer:
+
+        async def sent_until_refused() -> None:  # until its owner has heard of the change
+            while True:
+                await producer.send("t", b"v")
+
         with pytest.raises(InvalidRecord, match="no key"):
-            await producer.send("t", b"v")
+            await asyncio.wait_for(sent_until_refused(), 20)
 
 
 async def test_a_table_is_the_last_value_of_each_key_and_follows(client: AsyncClient) -> None:
