@@ -62,6 +62,7 @@ class InformationDesk:
             reply.entries_added = store.stats.entries_added
             reply.entries_read = store.stats.entries_read
             reply.free_bytes = self.gauge.free_bytes
+            reply.disk_total_bytes = self.gauge.total_bytes
             reply.segments = journal.segment
             reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes
@@ -91,7 +92,9 @@ class InformationDesk:
         held = await opened.reclaimer.collector.held()
         first = bisect_right(held, request.above)
         end = first + max(1, min(request.limit, LISTED_MAX))
-        return bookie_pb2.ListLedgersReply(ledger_ids=held[first:end], more=end < len(held))
+        return bookie_pb2.ListLedgersReply(
+            ledger_ids=held[first:end], more=end < len(held), stored=len(held)
+        )
 
     def collect(self, request: bookie_pb2.CollectRequest) -> None:
         """Look for what may be deleted at once; raises IllegalStateError before it is opened."""

@@ -515,4 +515,6 @@ async def test_a_bookie_lists_its_ledgers_in_pages_whatever_the_metadata_says(
             reply = await rig.server.desk.list_ledgers(request)
             listed += reply.ledger_ids
             more, above = reply.more, listed[-1]
+            assert reply.stored == len(ledgers)
         assert listed == ledgers
+        assert 0 < rig.server.desk.info().free_bytes <= rig.server.desk.info().disk_total_bytes

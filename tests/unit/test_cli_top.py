@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import pty
@@ -17,14 +18,22 @@ from typing import TypeVar
 import pytest
 from rich.cells import cell_len
 
+from octavo.bookie.control import ControlServer
 from octavo.cli import top
 from octavo.cli.failures import ExitCode
 from octavo.cli.program import run
+from octavo.cli.top_disks import LEDGERS_EVERY_S, Disk, DiskWatch
 from octavo.cli.top_screen import Look, Reading, bytes_text, number_text, text_of
 from octavo.client.messaging import Client
-from octavo.client.messaging.api.descriptions import BookieDescription, BrokerLoad, FleetBroker
+from octavo.client.messaging.api.descriptions import (
+    BookieDescription,
+    BrokerLoad,
+    ClusterHealth,
+    FleetBroker,
+)
 from octavo.client.messaging.group_admin.values import GroupLag, GroupListing, PartitionLag
 from octavo.errors import GroupIdNotFound, OctavoError
+from octavo.proto.bookie_pb2 import InfoReply, ListLedgersReply, ListLedgersRequest
 from tests.fake_broker import FakeClusterThread
 
 T = TypeVar("T")
@@ -54,7 +63,14 @@ READINGS = (
     Reading("orders", "audit", "EMPTY", 1_234_567, 812.0, 0.0),
     Reading(LONG, "one", "STABLE", 12, None, None),
 )
-WHOLE = Look("2026-01-02 03:04:05+00:00", (broker(0, BUSY), broker(1, None)), BOOKIES, READINGS, 12)
+DISKS = {
+    "bookie-1": Disk(free_bytes=1_234 << 30, total_bytes=1_800 << 30, ledgers=1_234),
+    "bookie-3": Disk(free_bytes=1 << 20, total_bytes=1_800 << 30, ledgers=None),
+}
+WHOLE = Look(
+    "2026-01-02 03:04:05+00:00", (broker(0, BUSY), broker(1, None)), BOOKIES, READINGS, 12,
+    disks=DISKS,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -72,7 +88,8 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_screen(
     width: int, height: int | None
 ) -> None:
     wide = Reading("日本語" * 40, "\x1b[2Jevil\n", "STABLE", 10**15, 1e12, 1e12)
-    look = Look("now", WHOLE.brokers, BOOKIES, (*READINGS, wide), 1, ("groups: " + "x" * 300,))
+    missing = ("groups: " + "x" * 300,)
+    look = Look("now", WHOLE.brokers, BOOKIES, (*READINGS, wide), 1, missing, DISKS)
     text = text_of(look, width, height)
     assert "\x1b" not in text
     assert all(cell_len(line) <= width for line in text.splitlines())
@@ -88,6 +105,24 @@ def test_what_does_not_fit_is_counted() -> None:
     assert f"... {50 - shown} more" in text
     assert "g49" in text
     assert "g0 " not in text, "the worst come first"
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_figures_of_disks_are_whole_or_seen_to_be_cut(width: int) -> None:
+    name = "a-bookie-with-a-rather-long-name-of-its-own-" * 2
+    bookies = (
+        *(BookieDescription(f"b{n}", "x", "10.0.0.1:3181", "", "rw") for n in range(9)),
+        BookieDescription(name, "x", f"{name}:3181", "", "ro"),
+    )
+    disks = {one.bookie_id: Disk(123 << 30, 1_023 << 30, 1_234_567) for one in bookies}
+    text = text_of(Look("now", (), bookies, (), 1, (), disks), width, 24)
+    head, first = [line for line in text.splitlines() if line.startswith(("BOOKIE", "a-b"))]
+    for title, figure in {"USED": "900GiB", "DISK": "1023GiB", "FULL": "87%"}.items():
+        end = head.index(title) + len(title)
+        assert first[:end].endswith(f" {figure}"), f"{title} of {first!r}"
+    assert "1,234,567" in first
+    assert "…" in first
+    assert "... " in text, "what takes no records is shown first"
 
 
 def test_nothing_there_and_nothing_known_are_told_apart() -> None:
@@ -164,9 +199,9 @@ def test_a_broker_that_was_there_is_missed(
     with Client(fake.bootstrap) as client:
         looks = top.Looks(client, 5.0)
         monkeypatch.setattr(client.admin, "list_brokers", told(both))
-        assert looks.take().missing == ()
+        assert not any("lived" in line for line in looks.take().missing)
         monkeypatch.setattr(client.admin, "list_brokers", told(both[:1]))
-        (line,) = looks.take().missing
+        (line,) = (line for line in looks.take().missing if "lived" in line)
         assert line.startswith("broker-2 lived")
 
 
@@ -198,6 +233,82 @@ def test_q_is_heard_and_other_keys_are_not(monkeypatch: pytest.MonkeyPatch) -> N
     os.close(main)
 
 
+class Controls:
+    """The control services of bookies, real ones, on the loop of the brokers' double."""
+
+    def __init__(self, fake: FakeClusterThread) -> None:
+        self._fake = fake
+        self.counted: list[str] = []
+        self._servers: list[ControlServer] = []
+
+    def start(self, name: str, free_bytes: int = 40, total_bytes: int = 100) -> BookieDescription:
+        info = InfoReply(bookie_id=name, free_bytes=free_bytes, disk_total_bytes=total_bytes)
+
+        async def count(_request: ListLedgersRequest) -> ListLedgersReply:
+            self.counted.append(name)
+            return ListLedgersReply(stored=7)
+
+        def nothing(*_: object) -> None:
+            raise AssertionError("a look changes nothing")
+
+        async def start() -> int:
+            server = ControlServer(lambda: info, nothing, nothing, count)
+            self._servers.append(server)
+            return await server.start("127.0.0.1", 0)
+
+        return BookieDescription(name, "x", "", f"127.0.0.1:{self._fake.run(start())}", "rw")
+
+    def stop(self) -> None:
+        while self._servers:
+            self._fake.run(self._servers.pop().stop())
+
+
+@pytest.fixture
+def controls(fake: FakeClusterThread) -> Iterator[Controls]:
+    made = Controls(fake)
+    yield made
+    made.stop()
+
+
+def test_bookies_tell_of_their_disks_and_count_ledgers_now_and_then(controls: Controls) -> None:
+    now_s = 0.0
+    one, two = controls.start("b1"), controls.start("b2")
+    gone = BookieDescription("b3", "x", "", "127.0.0.1:1", "rw")
+    other = BookieDescription("b4", "x", "", one.control_address, "rw")
+    watch = DiskWatch(lambda: now_s)
+    for _ in range(2):
+        found = watch.look([one, two, gone, other], 10.0)
+        assert found == {"b1": Disk(40, 100, 7), "b2": Disk(40, 100, 7)}
+        assert (found["b1"].used_bytes, found["b1"].full) == (60, 0.6)
+    assert sorted(set(controls.counted)) == ["b1", "b2"]
+    counted = len(controls.counted)
+    now_s = LEDGERS_EVERY_S
+    watch.look([two], 10.0)
+    assert len(controls.counted) == counted + 1
+
+
+def test_disks_are_shown_and_who_does_not_tell_of_his_is_named(
+    fake: FakeClusterThread, controls: Controls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_of = [controls.start("bookie-0")]
+    told_of += [BookieDescription(f"b{n}", "x", "", "127.0.0.1:1", "rw") for n in range(5)]
+    with Client(fake.bootstrap) as client:
+        health = client.admin.cluster_health()
+
+        def answer(*, timeout: float) -> ClusterHealth:
+            return dataclasses.replace(health, bookies=tuple(told_of))
+
+        monkeypatch.setattr(client.admin, "cluster_health", answer)
+        looks = top.Looks(client, 5.0)
+        look = looks.take()
+        assert look.disks == {"bookie-0": Disk(40, 100, 7)}
+        assert look.missing == ("disks: no answer at the control port of b0, b1, b2 and 2 more",)
+        del told_of[1:]
+        assert looks.take().missing == tuple(
+            f"b{n} lived in an earlier look and does not any more" for n in range(5)
+        )
+
+
 def lag_of(name: str, taken_s: float, end: int) -> GroupLag:
     part = PartitionLag(
         topic="orders", topic_id="1", partition=0, committed=0, position=0, log_start=0, end=end,
@@ -223,7 +334,7 @@ def test_groups_get_rates_at_the_second_look_and_are_bounded(
         monkeypatch.setattr(client.admin, "list_groups", told(names))
         monkeypatch.setattr(client.admin, "group_lag", lag)
         first = looks.take()
-        assert first.missing == ("3 groups more are not looked at",)
+        assert "3 groups more are not looked at" in first.missing
         assert first.readings is not None
         assert len(first.readings) == top.GROUPS_MAX - 1
         assert {one.in_per_s for one in first.readings} == {None}

@@ -1,4 +1,4 @@
-"""`octavo top`: brokers, bookies and the lag of groups, again and again on one screen."""
+"""`octavo top`: brokers, bookies, disks and the lag of groups, again and again on one screen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -31,8 +31,10 @@ from octavo.runtime.error_base import OctavoError
 from octavo.runtime.errors_of_groups import GroupIdNotFound
 
 if TYPE_CHECKING:
+    from octavo.cli.top_disks import Disk, DiskWatch
     from octavo.cli.top_screen import Look, Reading
     from octavo.client.messaging import Client
+    from octavo.client.messaging.api.descriptions import BookieDescription
     from octavo.client.messaging.group_admin.lag import LagHistory
     from octavo.client.messaging.group_admin.values import GroupLag
 
@@ -43,6 +45,8 @@ PLAIN_COLUMNS = 200
 """Width of what is no terminal."""
 COLUMNS, LINES = 80, 24
 """Of a terminal that does not say."""
+NAMED_MAX = 3
+"""Bookies that a line names; more are counted."""
 LEFT_S_MIN = 0.05
 """With less time left nothing more is asked for in a look."""
 _SHOW = "\x1b[?1049h\x1b[?25l"
@@ -63,7 +67,8 @@ def top(
     """Watch brokers, bookies and the lag of groups on one screen.
 
     It ends on q or Ctrl-C. Without a terminal, and with --once, one look is printed. Lines that
-    begin with ! say what could not be looked at. Rates of groups need a second look.
+    begin with ! say what could not be looked at. Rates of groups need a second look. Disks are told
+    by the bookies themselves, at their control ports; used is what nobody can write to any more.
     """
     with terminable(), connected(bootstrap, timeout) as client:
         looks = Looks(client, timeout)
@@ -153,8 +158,9 @@ class Looks:
         self._end_s = 0.0
         self._missing: list[str] = []
         self._failed: OctavoError | None = None
-        self._lived: set[str] = set()
-        """Brokers that lived in an earlier look."""
+        self._lived: dict[str, set[str]] = {}
+        """Brokers, and bookies, that lived in an earlier look."""
+        self._disks: DiskWatch | None = None
         self._histories: dict[str, LagHistory] = {}
         """Of the groups of the last look."""
 
@@ -168,13 +174,16 @@ class Looks:
         admin = self._client.admin
         brokers = self._asked("brokers", lambda left: admin.list_brokers(timeout=left))
         health = self._asked("bookies", lambda left: admin.cluster_health(timeout=left))
+        disks = {} if health is None else self._asked_disks(health.bookies)
         topics = self._asked("topics", lambda left: admin.list_topics(timeout=left))
         groups = self._groups()
         nothing = brokers is None and health is None and topics is None and groups is None
         if nothing and self._failed is not None and not may_fail:
             raise self._failed
         if brokers is not None:
-            self._note_gone({one.broker_id for one in brokers if one.address})
+            self._note_gone("broker", {one.broker_id for one in brokers if one.address})
+        if health is not None:
+            self._note_gone("bookie", {one.bookie_id for one in health.bookies})
         now = datetime.datetime.now(datetime.UTC)
         return Look(
             at=now.isoformat(sep=" ", timespec="seconds"),
@@ -183,12 +192,32 @@ class Looks:
             readings=groups,
             topics=None if topics is None else len(topics),
             missing=tuple(self._missing),
+            disks=disks,
         )
 
-    def _note_gone(self, living: set[str]) -> None:
-        self._lived |= living
-        for name in sorted(self._lived - living):
+    def _note_gone(self, kind: str, living: set[str]) -> None:
+        lived = self._lived.setdefault(kind, set())
+        lived |= living
+        for name in sorted(lived - living):
             self._missing.append(f"{name} lived in an earlier look and does not any more")
+
+    def _asked_disks(self, bookies: Sequence[BookieDescription]) -> Mapping[str, Disk]:
+        """Of the bookies that tell of theirs; a line names those that do not."""
+        # Imported here: loads gRPC.
+        from octavo.cli.top_disks import DiskWatch
+
+        left_s = self._end_s - time.monotonic()
+        if left_s < LEFT_S_MIN:
+            self._missing.append("disks: no time was left")
+            return {}
+        self._disks = self._disks or DiskWatch()
+        found = self._disks.look(bookies, left_s)
+        silent = [one.bookie_id for one in bookies if one.bookie_id not in found]
+        if silent:
+            named = ", ".join(silent[:NAMED_MAX])
+            more = f" and {len(silent) - NAMED_MAX} more" if len(silent) > NAMED_MAX else ""
+            self._missing.append(f"disks: no answer at the control port of {named}{more}")
+        return found
 
     def _asked(self, what: str, ask: Callable[[float], _T]) -> _T | None:
         """What a part answers; None, with a line that says why, if it does not."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -15,6 +16,7 @@ from rich.text import Text
 from octavo.cli.output import count_of
 
 if TYPE_CHECKING:
+    from octavo.cli.top_disks import Disk
     from octavo.client.messaging.api.descriptions import BookieDescription, FleetBroker
 
 UNKNOWN = "-"
@@ -52,6 +54,8 @@ class Look:
     """How many there are, internal ones left out."""
     missing: tuple[str, ...] = ()
     """What could not be looked at, and why; a line each."""
+    disks: Mapping[str, Disk] = field(default_factory=dict[str, "Disk"])
+    """Of the bookies that told of theirs, by id."""
 
 
 def text_of(look: Look, width: int, height: int | None = None) -> str:
@@ -68,7 +72,7 @@ def text_of(look: Look, width: int, height: int | None = None) -> str:
     for text in look.missing:
         console.print(_line(f"! {_in_one_line(text)}"))
     _show(console, "brokers", _brokers(look.brokers or ()), look.brokers is None, rows)
-    _show(console, "bookies", _bookies(look.bookies or ()), look.bookies is None, rows)
+    _show(console, "bookies", _bookies(look.bookies or (), look.disks), look.bookies is None, rows)
     _show(console, "groups", _readings(look.readings or ()), look.readings is None, rows)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join(lines if height is None else lines[:height]) + "\n"
@@ -165,10 +169,34 @@ def _brokers(brokers: Iterable[FleetBroker]) -> tuple[Sequence[str], list[list[s
     return heads, rows
 
 
-def _bookies(bookies: Iterable[BookieDescription]) -> tuple[Sequence[str], list[list[str]]]:
-    return ("BOOKIE", "STATE", "ADDRESS"), [
-        [bookie.bookie_id, bookie.state, bookie.wire_address] for bookie in bookies
-    ]
+READ_ONLY = "ro"
+
+
+def _bookies(
+    bookies: Iterable[BookieDescription], disks: Mapping[str, Disk]
+) -> tuple[Sequence[str], list[list[str]]]:
+    """Those that take no records first, then the fullest: what is not shown is better off."""
+    heads = ("BOOKIE", "STATE", "USED", "DISK", "FULL", "LEDGERS", "ADDRESS")
+
+    def worst_first(one: BookieDescription) -> tuple[bool, float, str]:
+        disk = disks.get(one.bookie_id)
+        return one.state != READ_ONLY, -round(disk.full, 2) if disk else 0.0, one.bookie_id
+
+    rows: list[list[str]] = []
+    for bookie in sorted(bookies, key=worst_first):
+        state = "read-only" if bookie.state == READ_ONLY else "ready"
+        disk = disks.get(bookie.bookie_id)
+        rows.append([bookie.bookie_id, state, *_disk(disk), bookie.wire_address])
+    return heads, rows
+
+
+def _disk(disk: Disk | None) -> list[str]:
+    ledgers = UNKNOWN if disk is None or disk.ledgers is None else f"{disk.ledgers:,}"
+    if disk is None or not disk.total_bytes:
+        return [UNKNOWN, UNKNOWN, UNKNOWN, ledgers]
+    # Rounded down: 100 % is said of a full disk only.
+    full = f"{math.floor(disk.full * 100)}%"
+    return [bytes_text(disk.used_bytes), bytes_text(disk.total_bytes), full, ledgers]
 
 
 def _readings(readings: Iterable[Reading]) -> tuple[Sequence[str], list[list[str]]]:
