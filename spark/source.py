@@ -1,4 +1,4 @@
-"""Spark's door to Octavo: `spark.read.format("octavo")` (design.md §8, spec/spark.md §2, §7).
+"""Spark's door to Octavo: `format("octavo")` of reads and writes (design.md §8, spec/spark.md §2).
 
 Import-light on purpose: Spark imports this module in every Python worker, so pyarrow and the
 clients are imported by the functions that use them.
@@ -21,12 +21,14 @@ from octavo.runtime.errors import ConfigError
 from octavo.spark.metadata_columns import METADATA_COLUMNS
 from octavo.spark.options import ReadOptions, wants_headers, wants_metadata
 from octavo.spark.plan import FileSplit
+from octavo.spark.sink_options import WriteOptions
 from octavo.spark.worker_python import ImportedByWorkers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from octavo.spark.plan import Split
+    from octavo.spark.sink import OctavoStreamWriter, OctavoWriter
 
 KAFKA_COLUMNS = {name: kind for name, kind in SQL_TYPES.items() if name != HEADERS}
 HEADER_COLUMNS = {HEADERS: SQL_TYPES[HEADERS]}
@@ -54,6 +56,20 @@ class OctavoSource(DataSource, metaclass=ImportedByWorkers):
     def reader(self, schema: StructType) -> OctavoReader:
         """A batch reader for all or, with `.schema(...)`, some of the columns."""
         return OctavoReader(schema, ReadOptions.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
+        """Of a batch: what is wrong with it is raised before the first row."""
+        from octavo.spark.sink import (
+            OctavoWriter,
+        )  # loads the SDK, which reads of files do not need
+
+        return OctavoWriter(schema, WriteOptions.parse(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:
+        """Of a stream; `overwrite` is Spark's output mode complete."""
+        from octavo.spark.sink import OctavoStreamWriter  # loads the SDK
+
+        return OctavoStreamWriter(schema, WriteOptions.parse(self.options))
 
 
 class OctavoReader(DataSourceReader, metaclass=ImportedByWorkers):
