@@ -21,6 +21,7 @@ from octavo.metadata.restored_mark import RestoredMark, require_whole, restored_
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore
 from octavo.proto import records_pb2
+from octavo.runtime.address import bare_host
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import (
@@ -62,6 +63,11 @@ class BookieRegistration:
     def member(self) -> Member:
         """How ledger metadata names this bookie."""
         return Member(self.bookie_id, self.incarnation)
+
+    @property
+    def host(self) -> str:
+        """The host that clients are told: bookies that name the same one run on one machine."""
+        return bare_host(self.wire_address.rpartition(":")[0]).lower()
 
 
 def _registration_bytes(

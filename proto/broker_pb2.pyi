@@ -386,12 +386,15 @@ class BookieInfo(_message.Message):
     WIRE_ADDRESS_FIELD_NUMBER: _builtins.int
     CONTROL_ADDRESS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    FAULT_DOMAIN_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     wire_address: _builtins.str
     control_address: _builtins.str
     state: _builtins.str
     """rw, ro"""
+    fault_domain: _builtins.str
+    """as configured; empty: none"""
     def __init__(
         self,
         *,
@@ -400,10 +403,11 @@ class BookieInfo(_message.Message):
         wire_address: _builtins.str = ...,
         control_address: _builtins.str = ...,
         state: _builtins.str = ...,
+        fault_domain: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "control_address", b"control_address", "incarnation", b"incarnation", "state", b"state", "wire_address", b"wire_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "control_address", b"control_address", "fault_domain", b"fault_domain", "incarnation", b"incarnation", "state", b"state", "wire_address", b"wire_address"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from octavo.client.autorecovery.audit_core import Fleet
-from octavo.client.ledger.ensemble_change import domain_of
-from octavo.metadata.bookies import BookieDirectory, CookieCatalog
+from octavo.metadata.bookies import BookieDirectory, BookieRegistration, CookieCatalog
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore
 from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
@@ -12,6 +11,15 @@ from octavo.runtime.ids import Member
 from octavo.runtime.telemetry import get_logger
 
 _log = get_logger("octavo.autorecovery.fleet")
+
+
+def lost_with(bookie: BookieRegistration) -> str:
+    """What a bookie is lost together with: its named fault domain, else the host it runs on.
+
+    Never "the default": that several bookies are of no named domain does not make them neighbours
+    (A-1).
+    """
+    return bookie.fault_domain or f"host {bookie.host}"
 
 
 class FleetReader:
@@ -48,7 +56,7 @@ class FleetReader:
         await self._directory.refresh()
         live = self._directory.live()
         return Fleet(
-            registered={b.member: domain_of(b) for b in live},
+            registered={b.member: lost_with(b) for b in live},
             writable=frozenset(b.member for b in live if b.state == "rw"),
             processes={b.member: b.process_nonce for b in live},
             incarnations=incarnations,

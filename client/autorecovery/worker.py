@@ -30,7 +30,7 @@ from octavo.client.autorecovery.slot_core import (
 from octavo.client.autorecovery.slots import Fate, Plan, Slot, plan
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
-from octavo.client.ledger.ensemble_change import DEFAULT_DOMAIN, candidates_of, domain_of
+from octavo.client.ledger.ensemble_change import candidates_of, places_of
 from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.ledgers import VersionedLedger
@@ -293,11 +293,10 @@ class LedgerRepairer:
     ) -> dict[int, Candidate]:
         """Writable bookies for these slots by the placement policy (3.8, B-26)."""
         live = self._client.directory.live()
-        domains = {b.member: domain_of(b) for b in live}
         config = self._client.config
         return choose_replacements(
             lost,
-            [Candidate(m, domains.get(m, DEFAULT_DOMAIN)) for m in ensemble],
+            places_of(ensemble, live),
             [c for c in candidates_of(live) if fleet.fate_of(c.member) is Fate.THERE],
             quorum or record.quorum,
             entropy=self._entropy,

@@ -65,12 +65,28 @@ class Choice:
 
 def candidates_of(live: Sequence[BookieRegistration]) -> list[Candidate]:
     """Writable bookies as placement sees them."""
-    return [Candidate(b.member, domain_of(b)) for b in live if b.state == "rw"]
+    return [candidate_of(b) for b in live if b.state == "rw"]
+
+
+def candidate_of(bookie: BookieRegistration) -> Candidate:
+    """A registered bookie as placement sees it."""
+    return Candidate(bookie.member, domain_of(bookie), bookie.host)
 
 
 def domain_of(bookie: BookieRegistration | None) -> str:
     """The fault domain of a bookie (3.8)."""
     return (bookie.fault_domain if bookie is not None else "") or DEFAULT_DOMAIN
+
+
+def places_of(ensemble: Sequence[Member], live: Sequence[BookieRegistration]) -> list[Candidate]:
+    """Where the members of an ensemble lie; those whose bookie is away share DEFAULT_DOMAIN."""
+    known = {b.bookie_id: candidate_of(b) for b in live}
+    return [
+        known[m.bookie_id]._replace(member=m)
+        if m.bookie_id in known
+        else Candidate(m, DEFAULT_DOMAIN)
+        for m in ensemble
+    ]
 
 
 def spares_for(
@@ -89,8 +105,7 @@ def spares_for(
     Others are taken as well when without them some write set could not reach Qa any more: then
     there is nothing to lose.
     """
-    domains = {b.bookie_id: domain_of(b) for b in live}
-    members = [Candidate(m, domains.get(m.bookie_id, DEFAULT_DOMAIN)) for m in ensemble]
+    members = places_of(ensemble, live)
     candidates = candidates_of(live)
     suspects, now = pool.suspects, pool.now
     usable = [

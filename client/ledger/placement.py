@@ -2,6 +2,10 @@
 
 Pure. Candidates are the writable bookies of the directory; quarantined ones are used only when the
 others do not suffice. Bookies without a fault domain share one, so they never count as distinct.
+
+Two copies of an entry lie as far apart as the bookies that are left allow (ADR 65): on two hosts
+before on one, in two racks before in one. A fault domain may have levels, from the widest to the
+narrowest (`zone-a/rack-3`); the host of a bookie is the narrowest of all, whatever was configured.
 """
 
 from __future__ import annotations
@@ -15,12 +19,37 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import NotEnoughBookies
 from octavo.runtime.ids import Member
 
+ENSEMBLE_TRIES = 8
+"""Ensembles that are drawn at most where members of one write set came out on one host: in a ring
+of overlapping write sets (E > Qw) the first slots may leave no good place for the last."""
+
 
 class Candidate(NamedTuple):
     """A bookie that may take adds."""
 
     member: Member
     domain: str
+    """As configured, levels separated by `/` (3.8)."""
+    host: str = ""
+    """Machine it runs on: bookies of one host are lost together."""
+
+    def levels_shared(self, other: Candidate) -> int:
+        """How many levels two bookies have in common, from the widest on.
+
+        More than any domain has levels when they share the host itself: bookies that were given
+        different domains are believed, whatever their addresses are.
+        """
+        if self.host == other.host and self.domain == other.domain:
+            return SAME_HOST
+        shared = 0
+        for mine, theirs in zip(self.domain.split("/"), other.domain.split("/"), strict=False):
+            if mine != theirs:
+                break
+            shared += 1
+        return shared
+
+
+SAME_HOST = 1 << 16
 
 
 class DomainRule(NamedTuple):
@@ -59,16 +88,38 @@ def choose_ensemble(
 ) -> tuple[Candidate, ...]:
     """An ensemble of E distinct bookies in slot order; raises NotEnoughBookies."""
     rule = rule or DomainRule()
-    order = _by_preference(candidates, quarantined, entropy)
+    found: list[tuple[int, tuple[Candidate, ...]]] = []
+    for _ in range(ENSEMBLE_TRIES if quorum.ensemble > quorum.write else 1):
+        order = _by_preference(candidates, quarantined, entropy)
+        ensemble = _draw(order, quorum)
+        crowded = _pairs_on_one_host(ensemble, quorum)
+        found.append((crowded, ensemble))
+        if not crowded:
+            break
+    _, ensemble = min(found, key=lambda one: one[0])
+    _check(ensemble, candidates, quorum, rule)
+    return ensemble
+
+
+def _draw(order: Sequence[Candidate], quorum: Quorum) -> tuple[Candidate, ...]:
     chosen: dict[int, Candidate] = {}
     for slot in range(quorum.ensemble):
         pick = _best_for(slot, order, chosen, quorum)
         if pick is None:
             raise NotEnoughBookies(f"{len(order)} bookies for an ensemble of {quorum.ensemble}")
         chosen[slot] = pick
-    ensemble = tuple(chosen[slot] for slot in range(quorum.ensemble))
-    _check(ensemble, order, quorum, rule)
-    return ensemble
+    return tuple(chosen[slot] for slot in range(quorum.ensemble))
+
+
+def _pairs_on_one_host(ensemble: Sequence[Candidate], quorum: Quorum) -> int:
+    """Pairs of copies of one entry that would be lost with one host."""
+    return sum(
+        ensemble[one].levels_shared(ensemble[other]) == SAME_HOST
+        for window in windows(quorum)
+        for one in window
+        for other in window
+        if one < other
+    )
 
 
 def choose_replacements(
@@ -113,25 +164,32 @@ def _by_preference(
 def _best_for(
     slot: int, order: Sequence[Candidate], placed: Mapping[int, Candidate], quorum: Quorum
 ) -> Candidate | None:
-    """The first candidate that adds a fault domain to the slot's windows, else the first."""
+    """The candidate that lies farthest from the other copies of the slot's entries.
+
+    The first such in order. What counts first is how many copies it would join on a host, then how
+    near the nearest is, then how near all of them are.
+    """
     taken = {candidate.member.bookie_id for candidate in placed.values()}
     near = _neighbours(slot, placed, quorum)
+
+    def nearness(candidate: Candidate) -> tuple[int, int, int]:
+        shared = [candidate.levels_shared(other) for other in near]
+        return shared.count(SAME_HOST), max(shared, default=0), sum(shared)
+
     free = [candidate for candidate in order if candidate.member.bookie_id not in taken]
-    for candidate in free:
-        if candidate.domain not in near:
-            return candidate
-    return free[0] if free else None
+    return min(free, key=nearness, default=None)
 
 
-def _neighbours(slot: int, placed: Mapping[int, Candidate], quorum: Quorum) -> set[str]:
-    """Domains already present in the write sets that contain the slot."""
-    return {
-        placed[other].domain
+def _neighbours(slot: int, placed: Mapping[int, Candidate], quorum: Quorum) -> list[Candidate]:
+    """Bookies that share a write set with the slot."""
+    others = {
+        other
         for window in windows(quorum)
         if slot in window
         for other in window
         if other != slot and other in placed
     }
+    return [placed[other] for other in sorted(others)]
 
 
 def _spans(

@@ -87,6 +87,7 @@ def bookie_infos(bookies: Iterable[BookieRegistration]) -> list[pb.BookieInfo]:
             wire_address=bookie.wire_address,
             control_address=bookie.control_address,
             state=bookie.state,
+            fault_domain=bookie.fault_domain,
         )
         for bookie in bookies
     ]

@@ -35,6 +35,18 @@ def test_nothing_is_claimed_about_copies_that_nobody_counted() -> None:
     )
 
 
+def test_machines_and_fault_domains_of_the_bookies_are_counted() -> None:
+    """3.8: a copy is as far from the next as the bookies are."""
+    disks = tuple(
+        BookieDescription(f"b{n}", "", f"{host}:3181", "", "rw", domain)
+        for n, (host, domain) in enumerate([("h1", "r1"), ("h1", "r1"), ("h2", "r1"), ("h3", "r2")])
+    )
+    _, sentence = judge(replace(FINE, bookies=disks))
+    assert "4 writable bookies on 3 hosts in 2 fault domains;" in sentence
+    _, sentence = judge(replace(FINE, bookies=disks[:2], write_quorum=2))
+    assert "2 writable bookies on 1 host;" in sentence
+
+
 def test_read_only_bookies_are_named() -> None:
     bookies = tuple(
         replace(one, state="ro") if one.bookie_id == "bookie-1" else one for one in FINE.bookies

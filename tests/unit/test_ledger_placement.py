@@ -25,8 +25,14 @@ from octavo.runtime.ids import Member
 Q332 = Quorum(3, 3, 2)
 
 
-def bookie(number: int, domain: str = "default", life: int = 0) -> Candidate:
-    return Candidate(Member(f"b{number}", uuid.UUID(int=number * 100 + life)), domain)
+def bookie(number: int, domain: str = "default", life: int = 0, *, host: str = "") -> Candidate:
+    return Candidate(Member(f"b{number}", uuid.UUID(int=number * 100 + life)), domain, host)
+
+
+def disks(hosts: dict[str, int], domain: str = "default", first: int = 0) -> list[Candidate]:
+    """Machines with so many disks each, a bookie for every one."""
+    names = [name for name, count in hosts.items() for _ in range(count)]
+    return [bookie(first + n, domain, host=name) for n, name in enumerate(names)]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,66 @@ def test_write_sets_span_two_domains_when_they_can(seed: int) -> None:
     assert len({c.member.bookie_id for c in ensemble}) == 4
     for window in windows(quorum):
         assert len({ensemble[slot].domain for slot in window}) == 2
+
+
+@given(st.integers(0, 1000), st.lists(st.integers(1, 6), min_size=3, max_size=6))
+def test_copies_lie_on_different_machines_while_there_are_such(seed: int, sizes: list[int]) -> None:
+    """3.8: several disks of one host are one fault domain, whatever was configured."""
+    candidates = disks({f"h{n}": size for n, size in enumerate(sizes)})
+    ensemble = choose_ensemble(candidates, Q332, entropy=SeededEntropy(seed))
+    assert len({c.host for c in ensemble}) == 3
+    spares = [c for c in candidates if c not in ensemble]
+    failed = {seed % 3: ensemble[seed % 3].member}
+    found = choose_replacements(failed, ensemble, spares, Q332, entropy=SeededEntropy(seed))
+    kept = {c.host for slot, c in enumerate(ensemble) if slot not in failed}
+    free = {c.host for c in spares} - kept
+    assert all(c.host in free for c in found.values()) or not free
+    assert len(found) == (1 if spares else 0), "one host for two copies is better than no copy"
+
+
+@given(st.integers(0, 1000))
+def test_machines_count_before_racks_and_racks_before_zones(seed: int) -> None:
+    """Two racks and three copies: the two in one rack are on two machines all the same."""
+    candidates = [
+        *disks({"h1": 4, "h2": 1}, "z1/r1"),
+        *disks({"h3": 4}, "z1/r2", first=5),
+        *disks({"h4": 4}, "z2/r3", first=9),
+    ]
+    ensemble = choose_ensemble(candidates, Q332, entropy=SeededEntropy(seed))
+    assert len({c.host for c in ensemble}) == 3
+    assert len({c.domain for c in ensemble}) == 3
+    assert len({c.domain.split("/")[0] for c in ensemble}) == 2
+    two_racks = choose_ensemble(candidates[:9], Q332, entropy=SeededEntropy(seed))
+    assert {c.host for c in two_racks} == {"h1", "h2", "h3"}
+
+
+@given(st.integers(0, 300))
+def test_overlapping_write_sets_lie_on_different_machines(seed: int) -> None:
+    """E > Qw: the last slot shares write sets with the first ones."""
+    quorum = Quorum(5, 2, 2)
+    ensemble = choose_ensemble(
+        disks({"h1": 2, "h2": 2, "h3": 1}), quorum, entropy=SeededEntropy(seed)
+    )
+    for window in windows(quorum):
+        assert len({ensemble[slot].host for slot in window}) == 2
+
+
+def test_named_domains_are_believed_on_one_address() -> None:
+    """Bookies behind one forwarded address, whose racks an operator named."""
+    candidates = [*disks({"h": 3}, "r1"), bookie(7, "r2", host="h"), bookie(8, "r3", host="h")]
+    ensemble = choose_ensemble(candidates, Q332, entropy=SeededEntropy(1))
+    assert {c.domain for c in ensemble} == {"r1", "r2", "r3"}
+
+
+@pytest.mark.parametrize("machines", [False, True])
+def test_a_new_bookie_gets_its_share_at_once_and_no_more(machines: bool) -> None:
+    """Beside seven others three of eight new ledgers go to it, by chance, the first ones too."""
+    candidates = [bookie(n, host=f"h{n % 4}" if machines else "") for n in range(8)]
+    entropy = SeededEntropy(5)
+    drawn = [choose_ensemble(candidates, Q332, entropy=entropy) for _ in range(4000)]
+    taken = [sum(candidates[7] in ensemble for ensemble in part) for part in (drawn[:40], drawn)]
+    assert 5 <= taken[0] <= 25
+    assert 4000 * 3 / 8 * 0.9 < taken[1] < 4000 * 3 / 8 * 1.1
 
 
 def test_enforced_domains_refuse() -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
 from octavo.proto.segments import Segment
+from octavo.runtime.address import bare_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,14 @@ class BookieDescription:
     wire_address: str
     control_address: str
     state: str
+    fault_domain: str = ""
+    """Rack or zone as configured; empty: none."""
+
+    @property
+    def host(self) -> str:
+        """The machine it runs on: two copies of a record do not share one while others take
+        records."""
+        return bare_host(self.wire_address.rpartition(":")[0]).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +320,12 @@ def topic_of(
 def bookie_of(info: pb.BookieInfo) -> BookieDescription:
     """A bookie as a broker tells of it."""
     return BookieDescription(
-        info.bookie_id, info.incarnation, info.wire_address, info.control_address, info.state
+        info.bookie_id,
+        info.incarnation,
+        info.wire_address,
+        info.control_address,
+        info.state,
+        info.fault_domain,
     )
 
 

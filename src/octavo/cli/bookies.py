@@ -13,7 +13,16 @@ import typer
 
 from octavo.cli.failures import ExitCode
 from octavo.cli.folder import DEFAULT_DATA, DataOption, require_cluster
-from octavo.cli.output import Format, FormatOption, Row, beside_work, count_of, emit_rows, note
+from octavo.cli.output import (
+    Format,
+    FormatOption,
+    Row,
+    beside_work,
+    count_of,
+    emit_rows,
+    note,
+    spread_of,
+)
 from octavo.runtime.errors import BookieUnavailable, OctavoError
 
 if TYPE_CHECKING:
@@ -107,6 +116,10 @@ async def _rows(operator: Operator) -> list[Row]:
 async def _notes(operator: Operator) -> list[str]:
     """What is known of missing copies; 7.3: no marks alone prove nothing."""
     notes: list[str] = []
+    places = [(b.fault_domain, b.host) for b in operator.client.directory.live() if b.state == "rw"]
+    if places:
+        writable = count_of(len(places), "writable bookie")
+        notes.append(f"{writable} {spread_of(places)}: copies of a record lie apart if they can")
     if await operator.repairs.disabled():
         notes.append("autorecovery is switched off: missing copies stay missing")
     marks = len(await operator.repairs.marked(MARKS_COUNTED_MAX))

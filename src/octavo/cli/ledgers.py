@@ -17,6 +17,7 @@ from octavo.cli.output import (
     emit_one,
     emit_rows,
     note,
+    spread_of,
     write_text,
 )
 from octavo.cli.session import (
@@ -79,7 +80,12 @@ def _print_health(found: ClusterHealth, healthy: bool, sentence: str, output: Fo
                 "cluster_id": found.cluster_id,
                 "brokers": [{"name": b.broker_id, "address": b.address} for b in found.brokers],
                 "bookies": [
-                    {"name": b.bookie_id, "address": b.wire_address, "state": b.state}
+                    {
+                        "name": b.bookie_id,
+                        "address": b.wire_address,
+                        "state": b.state,
+                        "domain": b.fault_domain or None,
+                    }
                     for b in found.bookies
                 ],
                 "metadata_connected": found.metadata_connected,
@@ -104,6 +110,7 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
     writable = found.writable_bookies
     read_only = [bookie.bookie_id for bookie in found.bookies if bookie.state != "rw"]
     facts = f"{count_of(len(found.brokers), 'broker')}, {count_of(writable, 'writable bookie')}"
+    facts += _spread(found)
     if read_only:
         names = ", ".join(read_only[:NAMED_MAX])
         more = ", ..." if len(read_only) > NAMED_MAX else ""
@@ -141,6 +148,14 @@ def judge(found: ClusterHealth) -> tuple[bool, str]:
         f"healthy: {facts}; new records go to {found.write_quorum} bookies and are acknowledged "
         f"by {found.ack_quorum}"
     )
+
+
+def _spread(found: ClusterHealth) -> str:
+    """Over how many machines, and named fault domains, copies can be spread (3.8)."""
+    writable = [bookie for bookie in found.bookies if bookie.state == "rw"]
+    if not writable or not all(bookie.host for bookie in writable):  # not known
+        return ""
+    return f" {spread_of([(bookie.fault_domain, bookie.host) for bookie in writable])}"
 
 
 def _returned(found: ClusterHealth) -> str:

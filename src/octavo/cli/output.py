@@ -44,6 +44,13 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def spread_of(places: Sequence[tuple[str, str]]) -> str:
+    """Over how many machines and fault domains bookies lie; `places`: (domain, host) of each."""
+    domains = {domain for domain, _ in places}
+    hosts = f"on {count_of(len(set(places)), 'host')}"
+    return f"{hosts} in {count_of(len(domains), 'fault domain')}" if len(domains) > 1 else hosts
+
+
 STDOUT_NAME = "standard output"
 
 
