@@ -15,19 +15,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.directory_lock import LOCK_FILE, DirectoryLock
 from octavo.bookie.faults import from_os_error
 from octavo.bookie.identity import (
     ACCEPT_HINT,
     COOKIE_FILE,
     DIRECTORY_ROLE,
     FIRST_COOKIE_FILE,
-    LOCK_FILE,
     OLDER_STORE_HINT,
     BootKind,
-    DirectoryLock,
     Identity,
     Judgement,
 )
+from octavo.bookie.index_home import IndexHome
 from octavo.bookie.journal.durable_file import DURABLE_FILE, DurableFile
 from octavo.bookie.journal.folder import SegmentFolder
 from octavo.bookie.journal.item import CommittedGroup, RetiredSegment
@@ -57,7 +57,6 @@ STREAM = 0
 """The one append stream of a process; scale a host by processes (P-5)."""
 
 JOURNAL_DIR = "journal"
-INDEX_DIR = "index"
 
 _log = get_logger("octavo.bookie.boot")
 
@@ -134,7 +133,8 @@ class Booter:
         self._data_dir = config.data_dir
         self._journal_dir = config.data_dir / JOURNAL_DIR
         self._segments = SegmentFolder(self._journal_dir, disk, give_up=config.accept_data_loss)
-        self._index_dir = config.data_dir / INDEX_DIR
+        self._home = IndexHome(config, disk)
+        self._index_dir = self._home.path
         self._durable_file = DurableFile(config.data_dir, disk)
         self._suspected = SuspectedIndex(config.data_dir, disk)
         self._built_anew = False
@@ -191,6 +191,8 @@ class Booter:
         judgement = await identity.compare(directory_empty=_is_empty(names))
         if judgement.kind is BootKind.OLDER_STORE:
             judgement = await self._accept_older(identity, judgement.cause)
+        await asyncio.to_thread(self._home.look, identity, judgement.kind)
+        self._suspected.reason = self._suspected.reason or self._home.lost
         return identity, judgement, uuid.UUID(instance)
 
     async def _accept_older(self, identity: Identity, cause: str) -> Judgement:
@@ -217,6 +219,8 @@ class Booter:
             await self._claim()
             await identity.create()
         await asyncio.to_thread(self._disk.make_dir, self._journal_dir)
+        if self._config.index_home != self._data_dir:
+            await asyncio.to_thread(self._disk.make_dir, self._config.index_home)
         normal = judgement.kind is BootKind.NORMAL
         while True:
             index = await self._open_index(identity, normal=normal)
@@ -254,7 +258,7 @@ class Booter:
         Needs a history without doubt and a usable index: whatever would mend them needs space.
         """
         identity, judgement, instance = await self._identify()
-        if judgement.kind is not BootKind.NORMAL:
+        if judgement.kind is not BootKind.NORMAL or self._home.lost:
             raise full
         try:
             index = await asyncio.to_thread(
@@ -284,6 +288,7 @@ class Booter:
             raise StorageFull(f"{full.cause}; and {reason}")
         evidence = await asyncio.to_thread(self._evidence, identity, True)
         mark = await asyncio.to_thread(index.mark, STREAM)
+        self._home.require_newest(mark or START, identity.cookie.boot_counter)
         verdict, problems = await self._judge(mark, instance, evidence)
         if problems:
             await self._renew(identity, problems)
@@ -307,7 +312,7 @@ class Booter:
         """What is known of the log from outside; None: evidence that must be there is missing."""
         if not normal:
             return []
-        return [*identity.evidence(), self._durable_file.read()]
+        return [*identity.evidence(), *self._home.evidence(), self._durable_file.read()]
 
     async def _renew(self, identity: Identity, causes: list[str]) -> None:
         """B-23, B-25: refuse, or once a boot take a new incarnation when the operator said so."""
@@ -342,6 +347,7 @@ class Booter:
                 self._suspected.report(damaged)
             if index is not None:
                 await asyncio.to_thread(_close_quietly, index)
+        self._home.require_ours(self._suspected.reason)
         self._built_anew = True
         _log.error("index-is-built-anew", cause=self._suspected.reason)
         await asyncio.to_thread(self._indexes.put_aside, self._index_dir, self._clock.wall_ms())
@@ -364,6 +370,7 @@ class Booter:
         evidence: list[Evidence | None],
     ) -> JournalWriter:
         mark = await asyncio.to_thread(index.mark, STREAM)
+        self._home.require_newest(mark or START, identity.cookie.boot_counter)
         verdict, problems = await self._judge(mark, instance_id, evidence)
         if problems and not self._renewed:
             await self._renew(identity, problems)

@@ -23,6 +23,9 @@ class BookieConfig(RepairSettings):
     """Configured name; never derived from an address others may reuse (B-28)."""
     data_dir: pathlib.Path
     """Folder of journal, index and identity; one bookie owns it."""
+    index_dir: pathlib.Path | None = None
+    """Folder on another disk for the index (ADR 65): it lies there in a folder of the bookie's
+    name, so that several bookies may share it. None: in `data_dir`."""
     metadata_url: str = "embedded://127.0.0.1:7660/octavo"
     """`zk://host:2181/octavo`, or `embedded://host:port/octavo` of an `octavo up`."""
     host: str = "127.0.0.1"
@@ -39,7 +42,8 @@ class BookieConfig(RepairSettings):
     metrics_host: str = ""
     """Address to bind for it; empty: `host`."""
     fault_domain: str = ""
-    """Rack or zone; copies of an entry are spread over several (3.8). Empty: the default one."""
+    """Rack or zone, levels separated by `/`, the widest first (`zone-a/rack-3`); copies of an entry
+    are spread over several, and over hosts in any case (3.8). Empty: the default one."""
     metadata_session_timeout_s: float = Field(default=30.0, gt=0)
     """A bookie that is silent for so long is taken for gone by the metadata store."""
     registration_wait_s: float = Field(default=30.0, ge=0)
@@ -47,6 +51,9 @@ class BookieConfig(RepairSettings):
     (B-28)."""
     accept_data_loss: bool = False
     """Start although the history is in doubt: takes a new incarnation (B-23, B-25)."""
+    accept_index_loss: bool = False
+    """Start although the folder of the index, which lies outside of `data_dir`, is lost or an older
+    copy: the index is built anew from the journal (ADR 20, 65)."""
     accept_older_metadata: bool = False
     """Start although an older copy of the metadata was put back: what was written since that copy
     is not found any more (ADR 23)."""
@@ -172,6 +179,11 @@ class BookieConfig(RepairSettings):
     """Longest that one of them waits for an answer."""
     refusal_cache_s: float = Field(default=60.0, ge=0)
     """How long an admission refusal is remembered (B-32)."""
+
+    @property
+    def index_home(self) -> pathlib.Path:
+        """The folder that holds the index and what tells it from another bookie's."""
+        return self.data_dir if self.index_dir is None else self.index_dir / self.bookie_id
 
     @field_validator("bookie_id")
     @classmethod

@@ -1,15 +1,12 @@
 """Who this bookie is and whether its directory is the one it claims (B-23, B-25, B-27).
 
-Owns the decision over the two cookies (metadata store, data directory), the directory lock and the
-boot counter. A mix that is not clearly right is refused with a sentence that says what to do; it is
-never repaired.
+Owns the decision over the two cookies (metadata store, data directory) and the boot counter. A mix
+that is not clearly right is refused with a sentence that says what to do; it is never repaired.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +26,6 @@ from octavo.runtime.errors import (
     StorageDamaged,
     StorageFailed,
     StorageFull,
-    StorageUnavailable,
     UnknownOutcome,
     UnsupportedVersion,
     VersionConflict,
@@ -45,8 +41,11 @@ CONFIRMED_COOKIE_FILE = "cookie.confirmed"
 """The cookie that the metadata store last confirmed to have. A store with an older one is a copy
 that was put back (ADR 23). Missing or damaged it proves nothing; the next boot writes it.
 """
-LOCK_FILE = "LOCK"
 DIRECTORY_ROLE = "data"
+INDEX_ROLE = "index"
+"""Of the folder of an index that lies outside of the data folder (ADR 65)."""
+INDEX_COOKIE_FILE = "index.cookie"
+"""The cookie in that folder."""
 
 ACCEPT_HINT = (
     "restore the right directory if it exists. Else start once with -X accept_data_loss=true; it "
@@ -171,7 +170,7 @@ def _older_store(stored: Cookie, local: Cookie | None, confirmed: Cookie | None)
 def _judge_both(bookie_id: str, stored: Cookie, local: Cookie) -> Judgement:
     if local.incarnation in stored.salvage:
         return Judgement(BootKind.DOUBTFUL, "the directory is of an older incarnation")
-    if stored.directories != local.directories:
+    if not _same_directories(stored, local):
         raise StorageFailed(
             f"the directory is not the one bookie {bookie_id!r} registered",
             hint="another bookie's directory, or a copy, is mounted here",
@@ -187,23 +186,15 @@ def _judge_both(bookie_id: str, stored: Cookie, local: Cookie) -> Judgement:
     return Judgement(BootKind.NORMAL)
 
 
-class DirectoryLock:
-    """An exclusive lock on a data directory, held until `release()` or the end of the process."""
+def _same_directories(stored: Cookie, local: Cookie) -> bool:
+    """Whether the store lists the directory's folders.
 
-    def __init__(self, data_dir: pathlib.Path) -> None:
-        self._fd = os.open(data_dir / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            raise StorageUnavailable(
-                f"{data_dir} is in use by another process",
-                hint="two bookies never share a data directory",
-            ) from None
-
-    def release(self) -> None:
-        """Unlock."""
-        os.close(self._fd)
+    It may not know yet that the index was given a folder of its own.
+    """
+    if stored.directories == local.directories:
+        return True
+    before = {role: name for role, name in local.directories.items() if role != INDEX_ROLE}
+    return INDEX_ROLE not in stored.directories and stored.directories == before
 
 
 def read_local_cookie(data_dir: pathlib.Path, disk: Disk, name: str = COOKIE_FILE) -> Cookie | None:
@@ -217,6 +208,14 @@ def read_local_cookie(data_dir: pathlib.Path, disk: Disk, name: str = COOKIE_FIL
         return Cookie.from_bytes(unseal(str(path), data))
     except MetadataCorrupt as error:
         raise StorageDamaged(f"{path} is damaged: {error.cause}", file=str(path)) from error
+
+
+def _uuids_of(role: str, *cookies: Cookie | None) -> frozenset[str]:
+    return frozenset(
+        cookie.directories[role]
+        for cookie in cookies
+        if cookie is not None and role in cookie.directories
+    )
 
 
 class Identity:
@@ -246,7 +245,15 @@ class Identity:
         """Called when that was seen, before the store's cookie is brought forward."""
         self.known_directories: frozenset[str] = frozenset()
         """Uuids of this directory according to the cookies when this boot began."""
+        self.known_indexes: frozenset[str] = frozenset()
+        """The same of the folder of its index; empty: that is none of its own."""
+        self._index_home: pathlib.Path | None = None
         self._bumping = asyncio.Lock()  # one bump at a time; held across I/O on purpose
+
+    @property
+    def instance_id(self) -> str:
+        """The cluster this bookie belongs to."""
+        return self._instance_id
 
     @property
     def cookie(self) -> Cookie:
@@ -272,11 +279,8 @@ class Identity:
         intended = await asyncio.to_thread(self._read_aid, FIRST_COOKIE_FILE)
         confirmed = await asyncio.to_thread(self._read_aid, CONFIRMED_COOKIE_FILE)
         stored = self._stored.cookie if self._stored else None
-        self.known_directories = frozenset(
-            cookie.directories[DIRECTORY_ROLE]
-            for cookie in (stored, local)
-            if cookie is not None and DIRECTORY_ROLE in cookie.directories
-        )
+        self.known_directories = _uuids_of(DIRECTORY_ROLE, stored, local)
+        self.known_indexes = _uuids_of(INDEX_ROLE, stored, local)
         judgement = judge_cookies(
             self._bookie_id,
             self._instance_id,
@@ -306,9 +310,26 @@ class Identity:
             _log.warning("cookie-unreadable", file=name, cause=str(error))
             return None
 
-    async def _write_cookie(self, cookie: Cookie, name: str) -> None:
-        """Put a cookie into the directory; raises StorageFull or OSError."""
-        path = self._data_dir / name
+    def keep_index_in(self, folder: pathlib.Path) -> None:
+        """The index lies in a folder of its own, whose cookie moves before the directory's does.
+
+        From the next of its movements on the cluster knows that folder.
+        """
+        self._index_home = folder
+        if self._cookie is not None:
+            self._cookie = replace(self._cookie, directories=self._folders(self._cookie))
+
+    def _folders(self, old: Cookie | None = None) -> dict[str, str]:
+        """Roles and uuids: those of `old`, fresh ones for what it lacks."""
+        roles = [DIRECTORY_ROLE, *([INDEX_ROLE] if self._index_home is not None else [])]
+        known = {} if old is None else old.directories
+        return {**known, **{r: str(self._entropy.uuid()) for r in roles if r not in known}}
+
+    async def _write_cookie(
+        self, cookie: Cookie, name: str, folder: pathlib.Path | None = None
+    ) -> None:
+        """Put a cookie into the directory, or `folder`; raises StorageFull or OSError."""
+        path = (folder or self._data_dir) / name
         try:
             await asyncio.to_thread(self._disk.replace, path, seal(cookie.to_bytes()))
         except OSError as error:
@@ -322,7 +343,7 @@ class Identity:
             bookie_id=self._bookie_id,
             instance_id=self._instance_id,
             incarnation=self._entropy.uuid(),
-            directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
+            directories=self._folders(),
         )
         await self._write_cookie(cookie, FIRST_COOKIE_FILE)
         try:
@@ -346,7 +367,7 @@ class Identity:
             incarnation=self._entropy.uuid(),
             salvage=(old.incarnation, *old.salvage),
             durable_up_to=(0, 0),  # what the old incarnation proved may be what was lost
-            directories={DIRECTORY_ROLE: str(self._entropy.uuid())},
+            directories=self._folders(),
         )
         await self._write_cookie(cookie, FIRST_COOKIE_FILE)
         try:
@@ -405,6 +426,8 @@ class Identity:
 
     async def _bump_directory(self, segment: int) -> None:
         bumped = replace(self.cookie, boot_counter=max(self.cookie.boot_counter, segment))
+        if self._index_home is not None:  # first: it is never behind, or it was rolled back
+            await self._write_cookie(bumped, INDEX_COOKIE_FILE, self._index_home)
         await self._write_cookie(bumped, COOKIE_FILE)
         self._cookie = bumped
 
@@ -448,7 +471,7 @@ class Identity:
         mine = self.cookie
         return (
             found.incarnation == mine.incarnation
-            and found.directories == mine.directories
+            and _same_directories(found, mine)
             and found.boot_counter <= mine.boot_counter
             and tuple(found.durable_up_to) <= tuple(mine.durable_up_to)
         )

@@ -61,8 +61,10 @@ class InformationDesk:
             reply.journal_syncs = journal.syncs
             reply.entries_added = store.stats.entries_added
             reply.entries_read = store.stats.entries_read
-            reply.free_bytes = self.gauge.free_bytes
-            reply.disk_total_bytes = self.gauge.total_bytes
+            reply.free_bytes = self.gauge.data.free_bytes
+            reply.disk_total_bytes = self.gauge.data.total_bytes
+            if self.gauge.index is not None and self.gauge.index.full and not self.gauge.data.full:
+                reply.full_index_folder = str(self._config.index_home)
             reply.segments = journal.segment
             reply.ledgers = store.ledgers_in_memory
             reply.queue_bytes = journal.queued_bytes

@@ -90,9 +90,10 @@ class BookieMetrics:
 
     async def _space(self, readings: Readings) -> None:
         gauge = self._desk.gauge
-        if gauge.total_bytes:  # measured
-            readings.add(m.DISK_FREE, gauge.free_bytes)
-            readings.add(m.DISK_TOTAL, gauge.total_bytes)
+        for name, disk in (("data", gauge.data), ("index", gauge.index)):
+            if disk is not None and disk.total_bytes:  # measured
+                readings.add(m.DISK_FREE, disk.free_bytes, name)
+                readings.add(m.DISK_TOTAL, disk.total_bytes, name)
         opened = self._desk.opened()
         if opened is not None:
             self._reclaimed(readings, opened)

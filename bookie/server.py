@@ -14,9 +14,9 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.connection import Session
 from octavo.bookie.connection_memory import UnsentReplies, eager_bytes
 from octavo.bookie.control import ControlServer
+from octavo.bookie.directory_lock import DirectoryLock
 from octavo.bookie.faults import from_os_error, is_full
 from octavo.bookie.held import HoldWatch
-from octavo.bookie.identity import DirectoryLock
 from octavo.bookie.information import InformationDesk
 from octavo.bookie.journal.item import CommittedGroup, JournalItem, RetiredSegment
 from octavo.bookie.opened import OpenedStore, StoreEvents, end_part
@@ -409,11 +409,15 @@ class BookieServer:
         await self._control.tell(answers=self.ready, writable=self.ready and self._state == "rw")
 
     async def _measure_space(self) -> None:
-        free, total = await asyncio.to_thread(self._disk.free_bytes, self.config.data_dir)
-        warned = self._gauge.warn
-        self._gauge.observe_space(free, total)
-        if self._gauge.warn and not warned:
-            _log.warning("disk-filling", free_bytes=free, total_bytes=total)
+        disks = [(self._gauge.data, self.config.data_dir)]
+        if self._gauge.index is not None:
+            disks.append((self._gauge.index, self.config.index_home))
+        for disk, folder in disks:
+            free, total = await asyncio.to_thread(self._disk.free_bytes, folder)
+            warned = disk.warn
+            disk.observe(free, total)
+            if disk.warn and not warned:
+                _log.warning("disk-filling", folder=str(folder), free_bytes=free, total_bytes=total)
 
     async def _watch_disk(self) -> None:
         while True:
@@ -450,7 +454,7 @@ class BookieServer:
                 await self._tell_health()
             assert self._registrar is not None
             if state != self._registrar.state:
-                _log.warning("bookie-state", state=state, free_bytes=self._gauge.free_bytes)
+                _log.warning("bookie-state", state=state, **self._gauge.free_bytes())
                 try:
                     await self._registrar.switch("rw" if state == "rw" else "ro")
                 except OctavoError as error:

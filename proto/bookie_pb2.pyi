@@ -500,6 +500,7 @@ class InfoReply(_message.Message):
     SCRUB_ENDED_MS_FIELD_NUMBER: _builtins.int
     SCRUB_RUNNING_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    FULL_INDEX_FOLDER_FIELD_NUMBER: _builtins.int
     bookie_id: _builtins.str
     incarnation: _builtins.str
     cluster_id: _builtins.str
@@ -562,6 +563,8 @@ class InfoReply(_message.Message):
     """one is under way"""
     disk_total_bytes: _builtins.int
     """size of the disk that free_bytes is of; 0: not measured yet"""
+    full_index_folder: _builtins.str
+    """of the index, while its disk, not the journal's, is full (6.13)"""
     def __init__(
         self,
         *,
@@ -603,10 +606,11 @@ class InfoReply(_message.Message):
         scrub_ended_ms: _builtins.int = ...,
         scrub_running: _builtins.bool = ...,
         disk_total_bytes: _builtins.int = ...,
+        full_index_folder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "disk_total_bytes", b"disk_total_bytes", "entries_added", b"entries_added", "entries_copied", b"entries_copied", "entries_read", b"entries_read", "entries_unreadable", b"entries_unreadable", "free_bytes", b"free_bytes", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "ledgers_repaired", b"ledgers_repaired", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "scrub_bytes", b"scrub_bytes", "scrub_ended_ms", b"scrub_ended_ms", "scrub_entries_damaged", b"scrub_entries_damaged", "scrub_entries_repaired", b"scrub_entries_repaired", "scrub_entries_waiting", b"scrub_entries_waiting", "scrub_passes", b"scrub_passes", "scrub_running", b"scrub_running", "scrub_segments_quarantined", b"scrub_segments_quarantined", "segments", b"segments", "segments_removed", b"segments_removed", "slots_replaced", b"slots_replaced", "state", b"state", "stored_bytes", b"stored_bytes", "surplus_deleted", b"surplus_deleted", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "cluster_id", b"cluster_id", "collection_alarm", b"collection_alarm", "collection_passes", b"collection_passes", "compactions", b"compactions", "copied_bytes", b"copied_bytes", "damaged_entries", b"damaged_entries", "disk_total_bytes", b"disk_total_bytes", "entries_added", b"entries_added", "entries_copied", b"entries_copied", "entries_read", b"entries_read", "entries_unreadable", b"entries_unreadable", "free_bytes", b"free_bytes", "full_index_folder", b"full_index_folder", "incarnation", b"incarnation", "journal_bytes_written", b"journal_bytes_written", "journal_syncs", b"journal_syncs", "ledgers", b"ledgers", "ledgers_deleted", b"ledgers_deleted", "ledgers_missing", b"ledgers_missing", "ledgers_repaired", b"ledgers_repaired", "live_bytes", b"live_bytes", "queue_bytes", b"queue_bytes", "reclaimed_bytes", b"reclaimed_bytes", "scrub_bytes", b"scrub_bytes", "scrub_ended_ms", b"scrub_ended_ms", "scrub_entries_damaged", b"scrub_entries_damaged", "scrub_entries_repaired", b"scrub_entries_repaired", "scrub_entries_waiting", b"scrub_entries_waiting", "scrub_passes", b"scrub_passes", "scrub_running", b"scrub_running", "scrub_segments_quarantined", b"scrub_segments_quarantined", "segments", b"segments", "segments_removed", b"segments_removed", "slots_replaced", b"slots_replaced", "state", b"state", "stored_bytes", b"stored_bytes", "surplus_deleted", b"surplus_deleted", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

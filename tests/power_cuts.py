@@ -80,8 +80,13 @@ class Schedule:
         self._seed = seed
         self.disk = PowerCutDisk(random.Random(seed + 1), bug=bug)
         segment_bytes = self._rng.choice((4096, 16384, 1 << 20))
+        data_dir, index_dir = folder / "deep" / "data", None
+        if seed % 3 == 2:  # of three bookies one has its index on another disk
+            index_dir = folder / "fast" / "disk"
+        self._index = (data_dir if index_dir is None else index_dir / "bookie-1") / "index"
         self._rig = BookieRig(
-            folder / "deep" / "data",
+            data_dir,
+            index_dir=index_dir,
             segment_bytes=segment_bytes,
             idle_mark_s=1000.0,
             evidence_interval_s=1000.0,
@@ -128,7 +133,8 @@ class Schedule:
                     raise  # an honest disk is never refused
                 self.tally.boots_cut_short += 1
                 # The index is flushed before the cookie; until then its files hold any part of it.
-                flushed = "create .cookie.tmp" in self.disk.trace[begun:]
+                made = self.disk.trace[begun:]
+                flushed = "create .cookie.tmp" in made or "create .index.cookie.tmp" in made
                 if not flushed and self._rng.random() < 0.5:
                     self._restore_index()
                 self._restart()
@@ -229,7 +235,7 @@ class Schedule:
 
     def _save_index(self) -> None:
         """Copy RocksDB's files as of one moment: again, if a compaction changed them meanwhile."""
-        index = self._rig.data_dir / "index"
+        index = self._index
         for _ in range(COPIES_MAX):
             shutil.rmtree(self._saved, ignore_errors=True)
             if not index.exists():
@@ -244,9 +250,9 @@ class Schedule:
         raise AssertionError("the index does not stand still")
 
     def _restore_index(self) -> None:
-        shutil.rmtree(self._rig.data_dir / "index", ignore_errors=True)
+        shutil.rmtree(self._index, ignore_errors=True)
         if self._saved.exists():
-            shutil.copytree(self._saved, self._rig.data_dir / "index")
+            shutil.copytree(self._saved, self._index)
 
     # --- promises ---------------------------------------------------------------------------
 

@@ -321,6 +321,7 @@ BOOKIES = Dashboard(
                 graph(
                     "Part of the disk that is free",
                     f"{selected(m.DISK_FREE.name)} / {selected(m.DISK_TOTAL.name)}",
+                    "{{instance}} {{disk}}",
                     unit="percentunit",
                 ),
                 gauge("Stored, and of it live", m.STORED_BYTES, m.LIVE_BYTES, unit="bytes"),

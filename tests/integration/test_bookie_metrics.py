@@ -104,7 +104,7 @@ async def test_adds_reads_syncs_and_refusals_are_on_the_page(tmp_path: pathlib.P
     assert page.value("octavo_bookie_journal_fsync_seconds_count") >= syncs
     entries_and_controls = page.value("octavo_bookie_journal_group_size_sum")
     assert entries_and_controls >= 6 + 1  # the fence as well
-    assert page.value("octavo_bookie_disk_free_bytes") > 0
+    assert page.value("octavo_bookie_disk_free_bytes", disk="data") > 0
     assert page.value("octavo_bookie_corrupt_entries_total") == 0
     assert page.value("octavo_bookie_index_rebuilds_total") == 0
     assert page.value("octavo_metrics_failures_total") == 0
@@ -166,8 +166,8 @@ async def test_a_full_disk_shows_as_read_only(tmp_path: pathlib.Path) -> None:
         await until(lambda: not made.rig.server.store.writable)
         page = await made.page()
         assert page.value("octavo_bookie_state", state="ro") == 1
-        assert page.value("octavo_bookie_disk_free_bytes") == 1_000
-        assert page.value("octavo_bookie_disk_total_bytes") == 1_000_000
+        assert page.value("octavo_bookie_disk_free_bytes", disk="data") == 1_000
+        assert page.value("octavo_bookie_disk_total_bytes", disk="data") == 1_000_000
 
 
 async def test_before_it_is_opened_a_bookie_tells_its_state_only(tmp_path: pathlib.Path) -> None:

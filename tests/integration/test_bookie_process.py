@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from octavo.client.autorecovery.operator import operating
+from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.bookies import BookieDirectory, BookieRegistration
 from octavo.metadata.connect import connect_store
 from octavo.metadata.embedded_server import EmbeddedMetadataServer
@@ -21,6 +23,7 @@ from octavo.metadata.store import MetadataStore
 from octavo.proto.bookie_wire import FrameType, Status, decode_add_reply
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
+from octavo.runtime.ids import EntryId
 from tests.bookie_rig import ROOT, WireClient, entry
 
 pytestmark = pytest.mark.process
@@ -70,13 +73,13 @@ class Processes:
         await self._server.stop()
 
     async def spawn(
-        self, bookie_id: str = "bookie-1", folder: str = "data"
+        self, bookie_id: str = "bookie-1", folder: str = "data", *more: str
     ) -> asyncio.subprocess.Process:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "octavo", "bookie", "--id", bookie_id, "--metadata", self.url),
             *("--data", str(self._tmp_path / folder), "--port", "0", "--control-port", "0"),
-            *("-X", "metadata_session_timeout_s=1", "-X", f"segment_bytes={1 << 20}"),
+            *("-X", "metadata_session_timeout_s=1", "-X", f"segment_bytes={1 << 20}", *more),
             stderr=asyncio.subprocess.PIPE,
         )
         self._children.append(child)
@@ -165,3 +168,61 @@ async def test_a_second_process_on_the_same_directory_refuses(processes: Process
     await client.close()
     first.send_signal(signal.SIGTERM)
     assert await first.wait() == 0
+
+
+async def test_a_machine_with_several_disks_holds_one_copy_of_an_entry(
+    processes: Processes, tmp_path: pathlib.Path
+) -> None:
+    """3.8, P-5: a bookie for each disk. The machine that comes last gets records at once, and the
+    one with two disks is lost without a loss; an index lies on a disk of its own."""
+    hosts = {"a1": "127.0.0.1", "a2": "127.0.0.1", "b": "127.0.0.2", "c": "127.0.0.3"}
+    index = tmp_path / "index"
+
+    async def spawn(name: str) -> asyncio.subprocess.Process:
+        more = ("--host", hosts[name], "--index-dir", str(index), "-X", "autorecovery=false")
+        return await processes.spawn(name, f"disk-{name}", *more)
+
+    async with operating(processes.url) as operator:
+        client = operator.client
+
+        async def there(names: set[str]) -> None:
+            async with asyncio.timeout(START_DEADLINE_S):
+                while {b.bookie_id for b in client.directory.live()} != names:
+                    await client.directory.wait_changed()
+
+        async def fresh() -> tuple[LedgerWriter, set[str]]:
+            writer = await client.create_ledger(Quorum(3, 3, 2), {})
+            record = (await client.catalog.read(writer.ledger_id)).metadata
+            return writer, {member.bookie_id for member in record.last_fragment[1]}
+
+        children = {name: await spawn(name) for name in ("a1", "a2", "b")}
+        await there({"a1", "a2", "b"})
+        writer, members = await fresh()
+        assert members == {"a1", "a2", "b"}, "there is no third machine yet"
+        await writer.close()
+        children["c"] = await spawn("c")
+        await there(set(hosts))
+        written = []
+        for number in range(6):
+            writer, members = await fresh()
+            assert len({hosts[name] for name in members}) == 3, members
+            await writer.append(b"%d" % number)
+            written.append(writer)
+        for name in ("a1", "a2"):
+            children[name].kill()
+            await children[name].wait()
+        for writer in written:
+            assert await writer.append(b"after") == 1, "Qa of the others acknowledge"
+            await writer.close()
+        await there({"b", "c"})
+        children["c"].kill()
+        await children["c"].wait()
+        await there({"b"})
+        assert not (tmp_path / "disk-c" / "index").exists()
+        await spawn("c")
+        await there({"b", "c"})
+        for number, writer in enumerate(written):
+            reader = await client.open_reader(writer.ledger_id)
+            found = await reader.read(EntryId(0), max_count=2, max_bytes=1 << 20)
+            assert [bytes(one)[36:] for one in found] == [b"%d" % number, b"after"]
+            await reader.close()

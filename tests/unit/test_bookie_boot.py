@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from octavo.bookie.identity import BootKind, DirectoryLock, judge_cookies
+from octavo.bookie.directory_lock import DirectoryLock
+from octavo.bookie.identity import BootKind, judge_cookies
 from octavo.metadata.bookies import Cookie, CookieCatalog
 from octavo.metadata.paths import Paths
 from octavo.proto.bookie_wire import Status

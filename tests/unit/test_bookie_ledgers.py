@@ -184,20 +184,20 @@ def test_read_only_with_hysteresis() -> None:
     """6.13: read-only at 95 %, writable again only below 93 %."""
     gauge = SpaceGauge(config(segment_bytes=4096))
     for used, writable in ((0.5, True), (0.949, True), (0.95, False), (0.94, False), (0.92, True)):
-        gauge.observe_space(int(1_000_000_000 * (1 - used)), 1_000_000_000)
+        gauge.data.observe(int(1_000_000_000 * (1 - used)), 1_000_000_000)
         assert gauge.writable is writable, used
 
 
 def test_reserve_in_segments() -> None:
     gauge = SpaceGauge(config(segment_bytes=1 << 20))
     total = 100 << 20
-    gauge.observe_space(50 << 20, total)
+    gauge.data.observe(50 << 20, total)
     assert gauge.writable
     small = SpaceGauge(config(segment_bytes=32 << 20))
-    small.observe_space(50 << 20, total)
+    small.data.observe(50 << 20, total)
     assert not small.writable
     assert small.recovery_allowed
-    small.observe_space(33 << 20, total)
+    small.data.observe(33 << 20, total)
     assert not small.recovery_allowed
 
 
@@ -205,9 +205,9 @@ def test_enospc_is_believed_until_measured_otherwise() -> None:
     gauge = SpaceGauge(config(segment_bytes=4096))
     gauge.allocation_failed()
     assert not gauge.writable
-    gauge.observe_space(90, 100)
+    gauge.data.observe(90, 100)
     assert not gauge.writable, "below the reserve"
-    gauge.observe_space(900_000, 1_000_000)
+    gauge.data.observe(900_000, 1_000_000)
     assert gauge.writable
 
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from octavo.bookie.boot import INDEX_DIR
+from octavo.bookie.index_home import INDEX_DIR
 from octavo.bookie.storage.index import MAX_ENTRY_ID
 from octavo.bookie.storage.memory_index import MemoryEngine
 from octavo.proto.bookie_wire import Status

@@ -23,13 +23,17 @@ class KillPoints:
     """Every system call of the disk seam and every write of the metadata store is a point where
     the process may be killed; what the disk holds then is kept as an image."""
 
-    def __init__(self, rig: BookieRig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._rig = rig
+    def __init__(
+        self, rig: BookieRig, monkeypatch: pytest.MonkeyPatch, root: pathlib.Path | None = None
+    ) -> None:
+        self._root = root or rig.data_dir
+        self.only = ""
+        """Points whose name holds this are met, all others passed."""
         self._count = 0
         self.kill_at = -1
         self.image: pathlib.Path | None = None
         self.at = ""
-        DiskSites(rig.data_dir).install(monkeypatch).before = self._at_disk
+        DiskSites(self._root).install(monkeypatch).before = self._at_disk
         for name in ("put", "create"):
             self._watch_store(name, monkeypatch)
 
@@ -49,13 +53,15 @@ class KillPoints:
             self._point(str(site))
 
     def _point(self, what: str) -> None:
+        if self.only not in what:
+            return
         self._count += 1
         if self._count - 1 != self.kill_at or self.image is not None:
             return
         self.at = what
-        self.image = self._rig.data_dir.with_name("image")
-        if self._rig.data_dir.exists():
-            copy_live(self._rig.data_dir, self.image)
+        self.image = self._root.with_name("image")
+        if self._root.exists():
+            copy_live(self._root, self.image)
         raise Killed(what)
 
 

@@ -51,6 +51,10 @@ def bookie(
     bookie_id: IdOption,
     metadata: MetadataOption,
     data: Annotated[pathlib.Path, typer.Option("--data", help="Folder of its journal and index.")],
+    index_dir: Annotated[
+        pathlib.Path | None,
+        typer.Option("--index-dir", help="Folder on another disk that holds the index instead."),
+    ] = None,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Data port; 0 takes a free one.")] = 3181,
     control_port: Annotated[
@@ -63,7 +67,7 @@ def bookie(
     log_level: LogLevelOption = "INFO",
     log_format: LogFormatOption = LogFormatName.TEXT,
 ) -> int:
-    """Run one bookie: the storage of entries."""
+    """Run one bookie: the storage of entries. A machine with several disks runs one for each."""
     end_with_supervisor()
     # Imported here: a bookie loads RocksDB, other commands must not.
     from octavo.bookie.config import BookieConfig
@@ -74,6 +78,7 @@ def bookie(
         bookie_id=bookie_id,
         metadata_url=metadata,
         data_dir=data,
+        index_dir=index_dir,
         host=host,
         port=port,
         control_port=control_port,

@@ -270,9 +270,16 @@ BOOKIE_STATE = Metric(
     ("state",),
 )
 DISK_FREE = Metric(
-    "octavo_bookie_disk_free_bytes", "gauge", BOOKIE, "free space of the disk, as last measured"
+    "octavo_bookie_disk_free_bytes",
+    "gauge",
+    BOOKIE,
+    "free space of the disk of the segments (data), and of the index where that is another one "
+    "(index), as last measured",
+    ("disk",),
 )
-DISK_TOTAL = Metric("octavo_bookie_disk_total_bytes", "gauge", BOOKIE, "size of the disk")
+DISK_TOTAL = Metric(
+    "octavo_bookie_disk_total_bytes", "gauge", BOOKIE, "size of that disk", ("disk",)
+)
 BOOKIE_ENTRIES = Metric(
     "octavo_bookie_entries_total",
     "counter",

@@ -15,7 +15,7 @@ def read_only_because(entry: ProcessEntry, info: InfoReply, data_dir: pathlib.Pa
     """One sentence about a bookie that is read-only, None for any other."""
     if info.state != READ_ONLY:
         return None
-    folder = data_dir / entry.name
+    folder = pathlib.Path(info.full_index_folder or data_dir / entry.name)
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
