@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from octavo.client.autorecovery.slots import Fate
+from octavo.client.autorecovery.slots import Fate, Slot
+from octavo.client.autorecovery.spread import crowded_slots
+from octavo.client.ledger.placement import Candidate, DomainRule
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.repairs import BookieHold, HoldKind
 from octavo.runtime.ids import Member
@@ -51,6 +53,8 @@ class Fleet:
     """Those of the registered that take new records."""
     processes: Mapping[Member, bytes] = field(default_factory=dict[Member, bytes])
     """What tells the process of a member from the one before it."""
+    places: Mapping[Member, Candidate] = field(default_factory=dict[Member, Candidate])
+    """Where the registered ones lie, as placement sees it (3.8)."""
 
     @property
     def drained(self) -> frozenset[Member]:
@@ -58,12 +62,25 @@ class Fleet:
         holds = self.holds.values()
         return frozenset(hold.member for hold in holds if hold.kind is not HoldKind.READONLY)
 
+    @property
+    def is_whole(self) -> bool:
+        """Every bookie that has a cookie is there: nothing waits for more than a better place."""
+        return not self.unreadable and set(self.incarnations.values()) <= self.registered.keys()
+
     def can_grow(self, record: LedgerMetadata) -> bool:
         """Whether one more bookie can take the copies of a ledger that was opened with too few."""
-        free = {m.bookie_id for m in self.writable if self.fate_of(m) is Fate.THERE}
+        free = {m.bookie_id for m in self.writable if self._is_there(m)}
         return record.may_grow and all(
             free - {member.bookie_id for member in members} for _, members in record.fragments
         )
+
+    def crowded(self, record: LedgerMetadata, rule: DomainRule) -> list[Slot]:
+        """A-10: slots of a closed ledger whose copies could lie farther from the others now."""
+        free = [self.places[m] for m in self.writable & self.places.keys() if self._is_there(m)]
+        return crowded_slots(record, self.places, free, rule)
+
+    def _is_there(self, member: Member) -> bool:
+        return self.fate_of(member) is Fate.THERE
 
     def fate_of(self, member: Member) -> Fate:
         """What may be done about this member's slots now."""

@@ -22,6 +22,7 @@ from octavo.client.autorecovery.fleet_reader import FleetReader
 from octavo.client.autorecovery.replica_check import ReplicaCheck
 from octavo.client.autorecovery.settings import RepairSettings
 from octavo.client.autorecovery.slots import Fate
+from octavo.client.ledger.placement import DomainRule
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.repairs import AuditReport, BookieAway, RepairCatalog, RepairMark
 from octavo.runtime.clock import Clock
@@ -63,6 +64,7 @@ class Auditor:
     """Looks after one cluster while this process is elected.
 
     Args:
+        rule: how far apart copies shall lie (A-10).
         nonce: what this process is known by in the election.
         name: who it is, for the report.
     """
@@ -75,6 +77,7 @@ class Auditor:
         check: ReplicaCheck,
         *,
         settings: RepairSettings,
+        rule: DomainRule,
         name: str,
         nonce: bytes,
         clock: Clock,
@@ -84,6 +87,7 @@ class Auditor:
         self._fleets = fleets
         self._check = check
         self._settings = settings
+        self._rule = rule
         self._name = name
         self._nonce = nonce
         self._clock = clock
@@ -256,6 +260,8 @@ class Auditor:
             await self._repairs.mark(RepairMark(ledger_id, lost, found.short or grows))
         elif found.unknown:
             seen.unchecked += 1
+        elif seen.fleet.is_whole and seen.fleet.crowded(record, self._rule):
+            await self._repairs.mark(RepairMark(ledger_id, short=True))  # A-10: nothing is missing
         elif record.degraded and not record.closed_for_good:
             seen.growing += 1  # its writer goes on in another one soon; then it can grow
         elif record.closed_for_good:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.client.autorecovery.audit_core import Fleet
+from octavo.client.ledger.ensemble_change import candidate_of
 from octavo.metadata.bookies import BookieDirectory, BookieRegistration, CookieCatalog
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.store import MetadataStore
@@ -57,6 +58,7 @@ class FleetReader:
         live = self._directory.live()
         return Fleet(
             registered={b.member: lost_with(b) for b in live},
+            places={b.member: candidate_of(b) for b in live},
             writable=frozenset(b.member for b in live if b.state == "rw"),
             processes={b.member: b.process_nonce for b in live},
             incarnations=incarnations,

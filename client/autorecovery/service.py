@@ -80,6 +80,7 @@ class Autorecovery:
                 clock=clock,
             ),
             settings=settings,
+            rule=self._client.config.domain_rule,
             name=name,
             nonce=self._nonce,
             clock=clock,

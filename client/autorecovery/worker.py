@@ -28,10 +28,11 @@ from octavo.client.autorecovery.slot_core import (
     WriteTarget,
 )
 from octavo.client.autorecovery.slots import Fate, Plan, Slot, plan
+from octavo.client.autorecovery.spread import better_at
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
 from octavo.client.ledger.ensemble_change import candidates_of, places_of
-from octavo.client.ledger.placement import Candidate, DomainRule, choose_replacements
+from octavo.client.ledger.placement import Candidate, choose_replacements
 from octavo.metadata.ledger_record import LedgerMetadata, Quorum
 from octavo.metadata.ledgers import VersionedLedger
 from octavo.metadata.repairs import RepairCatalog, RepairLock, RepairMark
@@ -62,6 +63,8 @@ class RepairStats:
     attempts_failed: int = 0
     recoveries_forced: int = 0
     ledgers_grown: int = 0
+    slots_moved_apart: int = 0
+    """A-10; counted in `slots_replaced`, too."""
 
 
 class Attempt(NamedTuple):
@@ -108,6 +111,7 @@ class LedgerRepairer:
         self._calls = BookieCalls(client.pool)
         self._timeout_s = client.config.request_timeout_s
         self._check = ReplicaCheck(self._calls, timeout_s=self._timeout_s, clock=clock)
+        self._rule = client.config.domain_rule
         self._pace = Pace(settings.repair_bytes_per_s, clock)
         self.stats = RepairStats()
 
@@ -148,9 +152,12 @@ class LedgerRepairer:
             after = await self._look(mark)
             if after.wanted.replace or after.wanted.recover:
                 continue
-            if not after.fleet.can_grow(after.found.metadata):
+            if after.fleet.can_grow(after.found.metadata):
+                attempt = await self._grow(after, lock)
+            elif crowded := after.fleet.crowded(after.found.metadata, self._rule):
+                attempt = await self._move_apart(after, crowded, lock)
+            else:
                 return attempt
-            attempt = await self._grow(after, lock)
             if not (attempt.whole or attempt.outdated):
                 return attempt
         return Attempt(False, "the ledger kept changing", outdated=attempt.outdated)
@@ -246,6 +253,31 @@ class LedgerRepairer:
         _log.info("ledger-grown", ledger_id=record.ledger_id, copies=quorum.write)
         return Attempt(True)
 
+    async def _move_apart(self, look: Look, crowded: list[Slot], lock: RepairLock) -> Attempt:
+        """A-10: copies that lie side by side without need, one slot of each fragment.
+
+        What the former members have is surplus then, and goes by G-4.
+        """
+        found, fleet, _ = look
+        for slot in crowded:
+            record = found.metadata
+            if not lock.held:
+                return Attempt(False, "the lock may be lost")
+            chosen = self._spares(record, slot.ensemble, {slot.number: slot.member}, fleet)
+            target = chosen.get(slot.number)
+            if target is None or not better_at(
+                slot, target, fleet.places, record.quorum, self._rule
+            ):
+                return Attempt(False, "the bookies that lie better take no copies now")
+            ended, now = await self._run(found, slot, target.member, fleet, lock)
+            if now is None:
+                return Attempt(False, "the record was changed by others", outdated=True)
+            found = now
+            if isinstance(ended, GaveUp):
+                return self._gave_up(record, slot, target.member, ended, Attempt(True))
+            self.stats.slots_moved_apart += 1
+        return Attempt(True)
+
     async def _copy(
         self, ledger_id: LedgerId, quorum: Quorum, slot: Slot, target: Member, fleet: Fleet
     ) -> Finished | GaveUp:
@@ -293,7 +325,6 @@ class LedgerRepairer:
     ) -> dict[int, Candidate]:
         """Writable bookies for these slots by the placement policy (3.8, B-26)."""
         live = self._client.directory.live()
-        config = self._client.config
         return choose_replacements(
             lost,
             places_of(ensemble, live),
@@ -301,7 +332,7 @@ class LedgerRepairer:
             quorum or record.quorum,
             entropy=self._entropy,
             quarantined=self._client.pool.quarantined(),
-            rule=DomainRule(config.min_domains_per_write_set, config.enforce_domains),
+            rule=self._rule,
         )
 
     # --- one slot ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.client.ledger.placement import DomainRule
 from octavo.client.ledger.quorum_actions import QuorumLimits
 from octavo.runtime.errors import ConfigError
 
@@ -56,6 +57,11 @@ class LedgerClientConfig:
     """3.8: fault domains every write set should span."""
     enforce_domains: bool = False
     """3.8: refuse placements that do not span them."""
+
+    @property
+    def domain_rule(self) -> DomainRule:
+        """How far apart copies of an entry shall lie (3.8)."""
+        return DomainRule(self.min_domains_per_write_set, self.enforce_domains)
 
     def __post_init__(self) -> None:
         smallest = min(

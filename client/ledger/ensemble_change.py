@@ -153,7 +153,7 @@ class EnsembleChanger:
 
     def rule(self) -> DomainRule:
         """The placement rule of this client."""
-        return DomainRule(self._config.min_domains_per_write_set, self._config.enforce_domains)
+        return self._config.domain_rule
 
     def writable_bookies(self) -> int:
         """Bookies a new ledger could use now, without those that failed a moment ago."""

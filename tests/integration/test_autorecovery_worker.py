@@ -307,6 +307,39 @@ async def test_a_degraded_ledger_grows_to_the_copies_that_were_wanted(ledgers: F
     assert len(read) == COUNT
 
 
+async def test_a10_copies_that_lie_side_by_side_move_apart_and_no_further(
+    ledgers: FakeCluster,
+) -> None:
+    """A-10: machines come later. Each move leaves a ledger that is whole, and the last one none."""
+    client = await ledgers.client()
+    writer = await client.create_ledger(Quorum(3, 3, 2), {})
+    for number in range(COUNT):
+        await writer.append(b"%d" % number)
+    scene = _scene_of(ledgers, client, writer.ledger_id, 0.0)
+    before = await scene.members()
+    for rack in ("r1", "r2", "r3"):
+        await ledgers.add_bookie(domain=rack)
+    await until(lambda: len(client.directory.live()) == 6)
+    await scene.mark()
+    assert (await scene.attempt()).whole
+    assert await scene.members() == before, "its writer still uses them"
+    await writer.close()
+    await scene.mark()
+    attempt = await scene.attempt()
+    assert attempt.whole, attempt
+    members = await scene.members()
+    domains = [ledgers.bookie(name).domain for name in members]
+    assert len(set(domains)) == 3, domains
+    assert len(set(members) & set(before)) == 1, "what may stay stays"
+    assert scene.repairer.stats.slots_moved_apart == 2
+    for slot in range(3):
+        assert scene.held(await scene.bookie(slot)) == list(range(COUNT))
+    version = (await scene.record()).version
+    await scene.mark()
+    assert (await scene.attempt()).whole
+    assert (await scene.record()).version == version, "there is no better place"
+
+
 @pytest.mark.parametrize("frame", [FrameType.LIST_ENTRIES, FrameType.ADD, FrameType.READ])
 async def test_no_record_grows_by_a_bookie_that_did_not_prove_its_copies(
     ledgers: FakeCluster, frame: FrameType

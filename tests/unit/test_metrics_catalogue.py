@@ -17,7 +17,7 @@ from octavo.runtime.histogram import SYNC_SECONDS, Histogram
 from tests.metrics_client import Page, parsed
 
 LABELS = {"quota",
-    "code", "direction", "generation", "group", "implementation", "kind", "major", "method",
+    "code", "direction", "disk", "generation", "group", "implementation", "kind", "major", "method",
     "minor", "op", "outcome", "partition", "patchlevel", "policy", "server", "state", "status",
     "topic", "version",
 }  # fmt: skip
