@@ -346,7 +346,7 @@ async def test_b27_a_copy_or_an_older_index_does_not_move_in(tmp_path: pathlib.P
 
 
 async def test_b27_killed_at_each_step_of_a_move_it_can_be_repeated(tmp_path: pathlib.Path) -> None:
-    """At each step of a cookie, which is what a move changes."""
+    """Around each of the steps that change anything: a file replaced, a key written."""
     for number in itertools.count():
         base = tmp_path / str(number) / "base"
         base.mkdir(parents=True)
@@ -354,14 +354,14 @@ async def test_b27_killed_at_each_step_of_a_move_it_can_be_repeated(tmp_path: pa
         move(rig, base)
         with pytest.MonkeyPatch.context() as monkeypatch:
             points = KillPoints(rig, monkeypatch, base)
-            points.kill_at, points.only = number, "cookie"
+            points.kill_at, points.only = number, ("rename", "put ")
             try:
                 await rig.start(index_dir=base / "fast")
             except Killed:
                 assert points.image is not None
             else:
                 points.kill_at = -1
-                assert number > 8, "points were met"
+                assert number > 4, "points were met"
                 await rig.stop()
                 return
         await rig.stop()

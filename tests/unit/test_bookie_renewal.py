@@ -27,8 +27,8 @@ class KillPoints:
         self, rig: BookieRig, monkeypatch: pytest.MonkeyPatch, root: pathlib.Path | None = None
     ) -> None:
         self._root = root or rig.data_dir
-        self.only = ""
-        """Points whose name holds this are met, all others passed."""
+        self.only: tuple[str, ...] = ("",)
+        """Points whose name holds one of these are met, all others passed."""
         self._count = 0
         self.kill_at = -1
         self.image: pathlib.Path | None = None
@@ -53,7 +53,7 @@ class KillPoints:
             self._point(str(site))
 
     def _point(self, what: str) -> None:
-        if self.only not in what:
+        if not any(word in what for word in self.only):
             return
         self._count += 1
         if self._count - 1 != self.kill_at or self.image is not None:
