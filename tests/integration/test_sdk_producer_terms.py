@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 
 from octavo import AsyncClient
@@ -25,6 +30,30 @@ async def test_f032_each_send_waits_for_the_promise_that_it_asked_for(
         fake.brokers[0].faults.hold.set()
         assert [(await future).offset for future in (*answered, last)] == [1, 2, 4]
     assert fake.log("one").values() == [b"first", b"answered", b"answered", b"taken", b"last"]
+
+
+async def test_f032_many_records_and_columns_wait_for_the_promise_that_they_asked_for(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    table = pa.table({"value": ["x", "y"]})
+    async with client.producer(acks=0) as hasty:
+        assert (await hasty.send_arrow("one", table)).unknown_offsets == 2
+    async with client.producer(enable_idempotence=False) as producer:
+        fake.brokers[0].faults.hold.clear()  # the broker answers nothing
+        taken = await producer.send_many("one", [b"a", b"b"], acks=0)
+        columns = await producer.send_arrow("one", table, acks=0)
+        assert (taken.unknown_offsets, columns.unknown_offsets) == (2, 2)
+        answered = asyncio.ensure_future(producer.send_many("one", [b"c", b"d"], acks=1))
+        await until(lambda: producer.engine().unacknowledged() == 2)
+        fake.brokers[0].faults.hold.set()
+        assert (await answered).offsets(0) == [range(6, 8)]
+        for copies, told in ((2, None), (3, NotEnoughReplicas)):
+            with contextlib.nullcontext() if told is None else pytest.raises(told):
+                await producer.send_many("one", [b"e"], min_insync_replicas=copies)
+            with contextlib.nullcontext() if told is None else pytest.raises(told):
+                await producer.send_arrow("one", table, min_insync_replicas=copies)
+    stored = b"".join(value or b"" for value in fake.log("one").values())
+    assert stored == b"xyabxycdexy"
 
 
 async def test_f032_an_answer_to_acks_0_hides_no_silent_broker(
@@ -52,6 +81,10 @@ async def test_f032_what_a_send_may_not_ask_for(client: AsyncClient, fake: FakeC
                 await numbered.send("one", b"v", acks=acks)
             with pytest.raises(ConfigError, match="this producer is idempotent"):
                 numbered.send_nowait("one", b"v", acks=acks)
+            with pytest.raises(ConfigError, match="this producer is idempotent"):
+                await numbered.send_many("one", [b"v"], acks=acks)
+            with pytest.raises(ConfigError, match="this producer is idempotent"):
+                await numbered.send_arrow("one", pa.table({"value": ["v"]}), acks=acks)
     async with client.producer(enable_idempotence=False) as producer:
         for wrong in (2, "1.0", True, -2, b"1", [1]):
             with pytest.raises(ConfigError, match="is not allowed"):
@@ -171,3 +204,68 @@ async def test_x14_a_full_window_holds_the_send_until_it_may_go(
             await producer.send("one", b"never", dedup_id="b")
         fake.brokers[0].faults.refuse = []
         assert (await producer.send("one", b"later")).offset == 2
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+async def test_x14_many_with_ids_are_told_of_the_first_ones(
+    client: AsyncClient, fake: FakeCluster, numbered: bool
+) -> None:
+    ids = [f"id-{number}" for number in range(600)]  # more than may be under way at a time
+    values = [one.encode() for one in ids]
+    async with client.producer(enable_idempotence=numbered) as producer:
+        first = await producer.send("orders", b"before", dedup_id="id-7")
+        report = await producer.send_many("orders", iter(values), dedup_ids=iter(ids))
+        assert (report.count, report.duplicates) == (600, 1)
+        assert range(first.offset, first.offset + 1) in report.offsets(first.partition)
+        assert "1 of them duplicates" in repr(report)
+        again = await producer.send_many("orders", values, dedup_ids=ids)
+        assert (again.count, again.duplicates) == (600, 600)
+        keyed = await producer.send_many(
+            "orders", [b"v"] * 3, keys=[b"k", None, b"k"], dedup_ids=["n", "id-1", "m"]
+        )
+        assert (keyed.count, keyed.duplicates) == (3, 1), "a key decides, else the id"
+        home = partition_of(b"k", 3)
+        assert fake.log("orders", home).values()[-2:] == [b"v", b"v"]
+    stored = [value or b"" for n in range(3) for value in fake.log("orders", n).values()]
+    assert sorted(stored) == sorted([*values[:7], *values[8:], b"before", b"v", b"v"])
+
+
+async def test_x14_what_are_no_ids_of_many(client: AsyncClient, fake: FakeCluster) -> None:
+    async with client.producer() as producer:
+        for ids, told in (
+            ("abc", "is one id"),
+            (b"abc", "is one id"),
+            (["a", None, "c"], "dedup_id=None"),
+            (["a", "", "c"], "dedup_id of 0 bytes"),
+            (["a", "b"], "fewer items"),
+            (["a", "b", "c", "d"], "more items"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                await producer.send_many("one", [b"v"] * 3, dedup_ids=ids)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await producer.flush(10)
+        assert fake.log("one").values() == [b"v"] * 3, "of the last: too many are seen at the end"
+    async with client.producer(acks=1) as plain:
+        with pytest.raises(ConfigError, match="acks=1"):
+            await plain.send_many("one", [b"v"], dedup_ids=["a"])
+
+
+async def test_x14_many_with_ids_stop_at_the_first_that_fails(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    """Else those behind it would wait for as long, window after window."""
+    taken = 0
+
+    def values() -> Iterator[bytes]:
+        nonlocal taken
+        while taken < 5_000:
+            taken += 1
+            yield b"v"
+
+    fake.brokers[0].faults.refuse = [DedupWindowFull("2 ids count", throttle_ms=20)] * 999
+    async with client.producer(delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+        with pytest.raises(DedupWindowFull) as caught:
+            await producer.send_many(
+                "one", values(), dedup_ids=(f"{number}" for number in range(5_000))
+            )
+    assert "what came after them was not sent" in caught.value.__notes__[0]
+    assert taken <= 1_024

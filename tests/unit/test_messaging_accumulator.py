@@ -180,6 +180,19 @@ def test_bulk_append_cuts_like_single_appends(first: list[int], many: list[int])
     assert shape(single, slot_a) == shape(bulk, slot_b)
 
 
+def test_x14_records_with_ids_are_a_batch_each_in_bulk_too() -> None:
+    accumulator, slot = made()
+    append(accumulator, slot, row(10), 0.0)
+    values: list[bytes | None] = [b"a", b"b", b"c"]
+    columns = Columns([7] * 3, [None] * 3, values, None, [10] * 3)
+    spans = accumulator.append_many(slot, columns, Terms(once=True))
+    accumulator.append_many(slot, columns, Terms(1))
+    assert [(span.start, span.size) for span in spans] == [(0, 1)] * 3
+    accumulator.close_open(slot)
+    held = [(batch.count, batch.terms) for batch in slot.closed]
+    assert held == [(1, Terms()), *[(1, Terms(once=True))] * 3, (3, Terms(1))]
+
+
 def test_batch_size_zero_means_one_record_per_batch() -> None:
     accumulator, slot = made(batch_size=1)
     for _ in range(3):
@@ -307,12 +320,10 @@ def test_an_open_batch_without_a_record_takes_the_terms_of_its_first_one() -> No
     assert [batch.terms for batch in slot.closed] == [ONE]
 
 
-def test_a_batch_made_elsewhere_has_the_producers_terms() -> None:
-    accumulator = Accumulator(
-        batch_size=1_000, linger_s=1.0, buffer_memory=10_000, now_s=lambda: NOW[0], terms=ONE
-    )
-    slot = Slot(Partition("t", 0))
-    batch = Batch("t", 0, 0.0)
+def test_a_batch_made_elsewhere_keeps_its_terms_and_its_place() -> None:
+    accumulator, slot = made()
+    append(accumulator, slot, row(10), 0.0)
+    batch = Batch("t", 0, 0.0, terms=ONE)
     batch.count = batch.size_bytes = 1
     accumulator.append_made(slot, batch)
-    assert batch.terms is ONE
+    assert [each.terms for each in slot.closed] == [Terms(), ONE]

@@ -137,19 +137,30 @@ class AsyncProducer(Generic[V]):
         headers: Iterable[UserHeaders | None] | None = None,
         timestamps_ms: Iterable[int] | None = None,
         partition: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
+        dedup_ids: Iterable[bytes | str] | None = None,
     ) -> SendReport:
         """Send many records and wait until all are acknowledged.
 
         Raises the first error when some failed; the others are stored and said so in its notes.
+        `acks` and `min_insync_replicas` count for all of them, `dedup_ids` holds one for each, as
+        in `send`. Records with ids travel alone, with idempotence one of a partition for each
+        answer: a failure stops the call, and calling it again with the same ids is harmless.
         """
         engine = self.engine()
+        terms = engine.intake.terms_of(acks, min_insync_replicas, dedup_ids)
         await engine.delivery.ensure_topic(topic)
         await engine.early.drained(topic)
-        given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
-        bulk = BulkSend(engine.intake, topic)
+        given = ManyInput(topic, values, keys, headers, timestamps_ms, partition, terms, dedup_ids)
+        bulk = BulkSend(engine.intake, topic, terms)
         for chunk in chunks(engine.intake, given):
+            while (before := bulk.awaited()) is not None:
+                await before.wait_async()
+            if bulk.stopped:
+                break
             await engine.space(chunk.size_bytes)
-            bulk.add(append_chunk(engine.intake, topic, partition, chunk, 0.0))
+            bulk.add(append_chunk(engine.intake, given, chunk, 0.0))
             await asyncio.sleep(0)
         return await self._finish(bulk)
 
@@ -163,14 +174,21 @@ class AsyncProducer(Generic[V]):
         headers: str | None = None,
         timestamp: str | None = None,
         partition: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> SendReport:
-        """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
+        """Send the rows of a table; the arguments name its columns. Waits as `send_many`.
+
+        There are no ids of rows, since columns are not taken apart here: give the columns to
+        `send_many(..., dedup_ids=)`.
+        """
         engine = self.engine()
+        terms = engine.intake.terms_of(acks, min_insync_replicas, None)
         await engine.delivery.ensure_topic(topic)
         await engine.early.drained(topic)
         columns = arrow_sending()
-        given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition)
-        bulk = BulkSend(engine.intake, topic)
+        given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition, terms)
+        bulk = BulkSend(engine.intake, topic, terms)
         for rows in columns.slices(engine.intake, given):
             for batch in columns.batches(engine.intake, given, rows):
                 await engine.space(batch.size_bytes)

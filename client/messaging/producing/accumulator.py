@@ -165,29 +165,31 @@ class Accumulator:
         """The size up to which the open batch may be filled now."""
         return slot.fills_up_to(self.batch_size)
 
-    def append_many(self, slot: Slot, rows: Columns) -> list[Span]:
+    def append_many(self, slot: Slot, rows: Columns, terms: Terms | None = None) -> list[Span]:
         """Add columns to one partition, cutting batches by size without a loop over records.
 
-        On the producer's own terms.
+        `terms`: None, as the producer's. Records with ids are a batch each (X14).
         """
+        terms = self.terms if terms is None else terms
+        most = 1 if terms.once else MAX_BATCH_RECORDS
         ends = list(accumulate(rows.sizes))
         spans: list[Span] = []
         start, total = 0, len(ends)
         while start < total:
             batch = slot.open
             if batch is None:
-                self._open(slot, self.terms)
+                self._open(slot, terms)
                 continue
-            if batch.terms is not self.terms:
+            if batch.terms is not terms:
                 if batch.count:
                     self.close_open(slot)
                 else:
-                    batch.terms = self.terms
+                    batch.terms = terms
                 continue
             count, size_bytes = batch.count, batch.size_bytes
             before = ends[start - 1] if start else 0
             room = max(self.limit_bytes(slot) - size_bytes, 0)
-            stop = min(bisect_right(ends, before + room), start + MAX_BATCH_RECORDS - count)
+            stop = min(bisect_right(ends, before + room), start + most - count)
             if stop <= start:
                 if count:
                     self.close_open(slot)
@@ -196,7 +198,7 @@ class Accumulator:
             part = rows if (start, stop) == (0, total) else rows.part(start, stop)
             parts, cells = batch.parts_with(part), list[Cell]()
             taken = ends[stop - 1] - before
-            if slot.open is not batch or (batch.count, batch.terms) != (count, self.terms):
+            if slot.open is not batch or (batch.count, batch.terms) != (count, terms):
                 continue  # an interruption let others go on
             batch.parts, batch.cells = parts, cells
             batch.count = count + stop - start
@@ -206,7 +208,7 @@ class Accumulator:
                 batch.has_headers = True
             spans.append(Span(batch, count, stop - start))
             start = stop
-            if batch.size_bytes >= self.limit_bytes(slot):
+            if batch.size_bytes >= self.limit_bytes(slot) or terms.once:
                 self.close_open(slot)
             elif batch.size_bytes >= (slot.full_bytes or self.batch_size) and not batch.due:
                 self.expedite(slot, batch)
@@ -215,7 +217,6 @@ class Accumulator:
     def append_made(self, slot: Slot, batch: Batch) -> None:
         """Add a batch that is complete already (Arrow columns), behind what the slot holds."""
         batch.resolver = self.resolver
-        batch.terms = self.terms
         self.close_open(slot)
         made = (batch,)
         self.pending[batch] = None

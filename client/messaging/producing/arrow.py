@@ -18,6 +18,7 @@ from octavo.client.messaging.producing.batches import RECORD_OVERHEAD_BYTES, Bat
 from octavo.client.messaging.producing.intake import Intake
 from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.serializers import text_bytes
+from octavo.client.messaging.producing.terms import Terms
 from octavo.proto.batch_arrow import HEADER_TYPE, encode_arrow
 from octavo.proto.compression import CODECS
 from octavo.runtime.checksum import Buffer
@@ -63,7 +64,7 @@ class ArrowRows(NamedTuple):
 
 
 class ArrowInput(NamedTuple):
-    """The arguments of send_arrow: a table and the names of its columns."""
+    """The arguments of send_arrow: a table, the names of its columns, and the terms."""
 
     topic: str
     table: pa.Table | pa.RecordBatch
@@ -72,6 +73,7 @@ class ArrowInput(NamedTuple):
     headers: str | None
     timestamp: str | None
     partition: int | None
+    terms: Terms
 
 
 def slices(intake: Intake, given: ArrowInput) -> Iterator[ArrowRows]:
@@ -161,7 +163,7 @@ def batches(intake: Intake, given: ArrowInput, rows: ArrowRows) -> Iterator[Batc
         while start < len(ends):
             before = ends[start - 1] if start else 0
             stop = max(bisect_right(ends, before + state.slots[where].full_bytes), start + 1)
-            batch = Batch(state.name, where, intake.now_s())
+            batch = Batch(state.name, where, intake.now_s(), terms=given.terms)
             batch.life = state.life
             batch.count = stop - start
             batch.size_bytes = ends[stop - 1] - before

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from typing import NamedTuple, TypeVar, cast
 
 from octavo.client.messaging.cluster.topic_lives import created_again
@@ -20,13 +20,24 @@ from octavo.client.messaging.producing.batches import (
 )
 from octavo.client.messaging.producing.intake import Intake, check_timestamp
 from octavo.client.messaging.producing.sections import suspended
-from octavo.client.messaging.producing.serializers import ToBytes, header_list, headers_bytes
+from octavo.client.messaging.producing.serializers import (
+    ToBytes,
+    header_list,
+    headers_bytes,
+    with_dedup_id,
+)
+from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.records import NO_HEADERS, Headers
 from octavo.runtime.errors import ConfigError, OctavoError
 
 CHUNK_RECORDS = 2_048
 CHUNK_BYTES = 2 << 20
 """A chunk is appended under one lock once memory for all of it is free."""
+ONCE_CHUNK_RECORDS = 256
+"""The same of records with ids, of which a partition takes one for each answer (ADR 58)."""
+ONCE_OPEN_MAX = 512
+"""Records with ids that one bulk send has under way: more would wait in the buffer until their
+`delivery_timeout_ms` is over."""
 _NONE = type(None)
 T = TypeVar("T")
 
@@ -39,11 +50,14 @@ class SendReport:
         self.count = 0
         self.unknown_offsets = 0
         """Records stored for certain whose offset was not told (I5, or acks=0)."""
+        self.duplicates = 0
+        """Records that were there already, by their `dedup_ids`, and were not stored again."""
         self._ranges: dict[int, list[range]] = {}
 
     def note(self, span: Span) -> None:
         """Account for a stretch of an acknowledged batch."""
         self.count += span.size
+        self.duplicates += span.size if span.batch.duplicate else 0
         if span.batch.base_offset < 0:
             self.unknown_offsets += span.size
             return
@@ -60,11 +74,13 @@ class SendReport:
         return sorted(self._ranges)
 
     def offsets(self, partition: int) -> list[range]:
-        """Offsets given in `partition`, in the order sent."""
+        """Where the records are in `partition`, in the order sent: a duplicate at its first one."""
         return list(self._ranges.get(partition, ()))
 
     def __repr__(self) -> str:
-        return f"<SendReport {self.topic}: {self.count} records in {len(self._ranges)} partitions>"
+        known = f", {self.duplicates} of them duplicates" if self.duplicates else ""
+        places = f"{self.count} records in {len(self._ranges)} partitions"
+        return f"<SendReport {self.topic}: {places}{known}>"
 
 
 class Chunk(NamedTuple):
@@ -76,6 +92,8 @@ class Chunk(NamedTuple):
     timestamps_ms: Sequence[int]
     sizes: Sequence[int]
     size_bytes: int
+    deciding: Sequence[bytes | None] | None
+    """What decides each row's partition: its key, else its id (`intake.hashed_of`)."""
 
 
 class ManyInput(NamedTuple):
@@ -87,32 +105,42 @@ class ManyInput(NamedTuple):
     headers: Iterable[object] | None
     timestamps_ms: Iterable[int] | None
     partition: int | None
+    terms: Terms
+    dedup_ids: Iterable[object] | None
 
 
 def chunks(intake: Intake, given: ManyInput) -> Iterator[Chunk]:
     """Convert, check and cut the input; errors name the record and leave earlier chunks sent."""
+    if isinstance(given.dedup_ids, str | bytes):  # else each of its characters would be an id
+        raise ConfigError(
+            f"dedup_ids={given.dedup_ids!r} is one id, not one for each record",
+            hint="give as many ids as values; one record is sent with send(..., dedup_id=)",
+        )
     values = iter(given.values)
     keys = None if given.keys is None else iter(given.keys)
     headers = None if given.headers is None else iter(given.headers)
     stamps = None if given.timestamps_ms is None else iter(given.timestamps_ms)
+    ids = None if given.dedup_ids is None else iter(given.dedup_ids)
     while True:
-        part = list(islice(values, CHUNK_RECORDS))
+        part = list(islice(values, CHUNK_RECORDS if ids is None else ONCE_CHUNK_RECORDS))
         if not part:
-            for name, rest in (("keys", keys), ("headers", headers), ("timestamps_ms", stamps)):
-                if rest is not None and next(rest, _NONE) is not _NONE:
-                    raise ConfigError(f"{name} has more items than values")
+            _check_ended(keys=keys, headers=headers, timestamps_ms=stamps, dedup_ids=ids)
             return
         count = len(part)
         value_column = _convert(part, intake.to_value, bytes_pass=intake.bytes_pass)
         key_column = None
         if keys is not None:
             key_column = _convert(_next(keys, count, "keys"), intake.to_key, bytes_pass=True)
-        header_column = None
+        header_column: list[Headers] | None = None
         if headers is not None:
             header_column = [
                 header_list(item) if item else NO_HEADERS
                 for item in _next(headers, count, "headers")
             ]
+        if ids is not None:
+            before = header_column or repeat(NO_HEADERS, count)
+            named = zip(before, _next(ids, count, "dedup_ids"), strict=True)
+            header_column = [with_dedup_id(*pair) for pair in named]
         if stamps is None:
             times: Sequence[int] = [intake.wall_ms()] * count
         else:
@@ -120,7 +148,26 @@ def chunks(intake: Intake, given: ManyInput) -> Iterator[Chunk]:
             for stamp in times:
                 check_timestamp(stamp)
         sizes = _sizes(intake, given.topic, key_column, value_column, header_column)
-        yield from _cut(key_column, value_column, header_column, times, sizes)
+        deciding = key_column if ids is None else _deciding(key_column, header_column or ())
+        yield from _cut(
+            key_column, value_column, header_column, times, sizes=sizes, deciding=deciding
+        )
+
+
+def _check_ended(**inputs: Iterator[object] | None) -> None:
+    for name, rest in inputs.items():
+        if rest is not None and next(rest, _NONE) is not _NONE:
+            raise ConfigError(f"{name} has more items than values")
+
+
+def _deciding(
+    keys: Sequence[bytes | None] | None, headers: Sequence[Headers]
+) -> Sequence[bytes | None]:
+    """Keys, and ids where there is none: the same id must come to the same partition (X14)."""
+    ids = [item[-1][1] for item in headers]
+    if keys is None:
+        return ids
+    return [found if key is None else key for key, found in zip(keys, ids, strict=True)]
 
 
 def _next(items: Iterator[object], count: int, name: str) -> list[object]:
@@ -169,7 +216,9 @@ def _cut(
     values: Sequence[bytes | None],
     headers: Sequence[Headers] | None,
     times: Sequence[int],
+    *,
     sizes: list[int],
+    deciding: Sequence[bytes | None] | None,
 ) -> Iterator[Chunk]:
     ends = list(accumulate(sizes))
     start = 0
@@ -183,29 +232,29 @@ def _cut(
             times[start:stop],
             sizes[start:stop],
             ends[stop - 1] - before,
+            None if deciding is None else deciding[start:stop],
         )
         start = stop
 
 
-def append_chunk(
-    intake: Intake, topic: str, partition: int | None, chunk: Chunk, block_s: float
-) -> list[Span]:
+def append_chunk(intake: Intake, given: ManyInput, chunk: Chunk, block_s: float) -> list[Span]:
     """Append one chunk; blocks the thread up to `block_s` for memory, then BufferFull."""
     accumulator = intake.accumulator
     if accumulator.mine():
         with suspended():  # the caller interrupted this thread inside; it will wait anyway
-            return append_chunk(intake, topic, partition, chunk, block_s)
+            return append_chunk(intake, given, chunk, block_s)
     spans: list[Span] = []
-    state = intake.topics[topic]
-    chosen = intake.router.choose_many(state, partition, chunk.keys, chunk.values, chunk.headers)
+    state, router = intake.topics[given.topic], intake.router
+    keys = chunk.deciding if router.custom is None else chunk.keys  # partitioners get the key
+    chosen = router.choose_many(state, given.partition, keys, chunk.values, chunk.headers)
     with accumulator.lock:
         if intake.closed is not None:
             raise intake.refusal()
         if accumulator.free_bytes < chunk.size_bytes:
             intake.wait_space(chunk.size_bytes, block_s)
-        groups = intake.router.group(state, chosen, chunk.keys, chunk.sizes)
+        groups = router.group(state, chosen, keys, chunk.sizes)
         for slot, rows in groups:
-            spans += accumulator.append_many(slot, _columns(chunk, rows))
+            spans += accumulator.append_many(slot, _columns(chunk, rows), given.terms)
         intake.wake_if_wanted()
     return spans
 
@@ -250,8 +299,9 @@ def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
 class BulkSend:
     """One bulk send under way: collects outcomes as they come, so memory stays bounded."""
 
-    def __init__(self, intake: Intake, topic: str) -> None:
+    def __init__(self, intake: Intake, topic: str, terms: Terms) -> None:
         self._intake = intake
+        self._once = terms.once
         self._report = SendReport(topic)
         self._spans: deque[Span] = deque()
         self._failed = 0
@@ -271,6 +321,19 @@ class BulkSend:
             self._failed += span.size
             self._error = self._error or span.batch.error
 
+    def awaited(self) -> Batch | None:
+        """The batch to wait for before more is added, if there are too many (ONCE_OPEN_MAX)."""
+        self.add(())
+        return self._spans[0].batch if self._once and len(self._spans) > ONCE_OPEN_MAX else None
+
+    @property
+    def stopped(self) -> bool:
+        """Records with ids failed: those behind them would wait as long, one window after another.
+
+        They are not sent; whoever sends all again has each kept once.
+        """
+        return self._once and self._error is not None
+
     def expedite(self) -> None:
         """Nothing more follows: do not linger."""
         self._intake.expedite_all()
@@ -284,9 +347,10 @@ class BulkSend:
         """The report; raises the first error when any record failed, with a note of how many."""
         self.add(())
         if self._error is not None:
+            rest = ", what came after them was not sent" if self._once else ""
             self._error.add_note(
                 f"send_many to {self._report.topic}: {self._report.count} records acknowledged, "
-                f"{self._failed} failed"
+                f"{self._failed} failed{rest}"
             )
             raise self._error
         return self._report

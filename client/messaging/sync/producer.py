@@ -153,17 +153,28 @@ class Producer(Generic[V]):
         headers: Iterable[UserHeaders | None] | None = None,
         timestamps_ms: Iterable[int] | None = None,
         partition: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
+        dedup_ids: Iterable[bytes | str] | None = None,
     ) -> SendReport:
         """Send many records and wait until all are acknowledged.
 
         Raises the first error when some failed; the others are stored and said so in its notes.
+        `acks` and `min_insync_replicas` count for all of them, `dedup_ids` holds one for each, as
+        in `send`. Records with ids travel alone, with idempotence one of a partition for each
+        answer: a failure stops the call, and calling it again with the same ids is harmless.
         """
         self._thread.refuse_own()
         intake = self._open(topic)
-        given = ManyInput(topic, values, keys, headers, timestamps_ms, partition)
-        bulk = BulkSend(intake, topic)
+        terms = intake.terms_of(acks, min_insync_replicas, dedup_ids)
+        given = ManyInput(topic, values, keys, headers, timestamps_ms, partition, terms, dedup_ids)
+        bulk = BulkSend(intake, topic, terms)
         for chunk in chunks(intake, given):
-            bulk.add(append_chunk(intake, topic, partition, chunk, self._block_s))
+            while (before := bulk.awaited()) is not None:
+                before.wait(None)
+            if bulk.stopped:
+                break
+            bulk.add(append_chunk(intake, given, chunk, self._block_s))
         return self._finish(bulk)
 
     def send_arrow(
@@ -176,13 +187,20 @@ class Producer(Generic[V]):
         headers: str | None = None,
         timestamp: str | None = None,
         partition: int | None = None,
+        acks: Acks | None = None,
+        min_insync_replicas: int | None = None,
     ) -> SendReport:
-        """Send the rows of a table; the arguments name its columns. Waits as `send_many`."""
+        """Send the rows of a table; the arguments name its columns. Waits as `send_many`.
+
+        There are no ids of rows, since columns are not taken apart here: give the columns to
+        `send_many(..., dedup_ids=)`.
+        """
         self._thread.refuse_own()
         intake = self._open(topic)
+        terms = intake.terms_of(acks, min_insync_replicas, None)
         functions = arrow_sending()
-        given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition)
-        bulk = BulkSend(intake, topic)
+        given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition, terms)
+        bulk = BulkSend(intake, topic, terms)
         for rows in functions.slices(intake, given):
             for batch in functions.batches(intake, given, rows):
                 bulk.add(append_batch(intake, batch, self._block_s))
