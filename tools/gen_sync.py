@@ -177,7 +177,7 @@ def _method(method: Method) -> Iterator[str]:
     returns = in_blocking_words(ast.unparse(method.returns)) if method.returns else "None"
     twin = next((t for t in TWIN_NAMES.values() if re.match(rf"{t}\b", returns)), "")
     kept = "property" in decorators and twin
-    yield from (f"    @{'cached_property' if kept else one}" for one in decorators)
+    yield from (f"    @{one}" for one in decorators)
     yield f"    def {method.name}({in_blocking_words(ast.unparse(method.args))}) -> {returns}:"
     if "overload" in decorators:
         yield "        ..."
@@ -190,9 +190,13 @@ def _method(method: Method) -> Iterator[str]:
     if isinstance(method, ast.AsyncFunctionDef):
         run = f"self._thread.run({call})"
         yield f"        {run if returns == 'None' else f'return {run}'}"
+    elif kept:  # one object for ever, and nobody puts another in its place
+        yield f"        return self._kept_{method.name}"
+        yield "    @cached_property"
+        yield f"    def _kept_{method.name}(self) -> {returns}:"
+        yield f"        return {twin}(self._thread, {call}, self._held)"
     elif twin:
-        if not kept:
-            yield "        self._thread.check()"
+        yield "        self._thread.check()"
         if (narrow := NARROWER.get(twin)) is not None:
             given = call.removeprefix(f"self._async.{method.name}")
             yield f"        make = cast(Callable[..., Async{twin}], self._async.{method.name})"

@@ -76,14 +76,17 @@ def _shown(data: bytes | None) -> str:
 class RecordMetadata(NamedTuple):
     """Where an acknowledged record is.
 
-    `offset` is -1 when it is not known: with acks=0, or when a lost reply was resolved by a later
-    acknowledgement (I5).
+    A tuple of five: `topic, partition, offset, *_ = meta` takes the place alone. Two are equal when
+    all five are, so the second send of a `dedup_id` is not equal to the first: it has the offset of
+    that, and its own timestamp and `duplicate`. `offset` is -1 when it is not known: with acks=0,
+    or when a lost reply was resolved by a later acknowledgement (I5).
     """
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
+    """Of the record that was sent, also where an earlier one is kept."""
     duplicate: bool = False
     """Of a record with a `dedup_id`: it was there already, at `offset`, and was not stored again.
     It may have been stored by an earlier attempt of the same send, whose answer was lost."""

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from octavo.client.messaging.producing.futures import Completion, SendFuture
+from octavo.client.messaging.records import RecordMetadata
 from octavo.runtime.errors import DeliveryFailed, RequestTimedOut
 
 
@@ -127,3 +128,18 @@ def test_only_looking_at_the_outcome_counts_as_seen() -> None:
     completion.succeed(1)
     future.exception()
     assert completion.observed
+
+
+def test_what_is_told_of_a_record_is_a_tuple_of_five_with_duplicate_last() -> None:
+    done = Completion("t", 3)
+    done.timestamps_ms = [70, 80]
+    future = SendFuture(done, 1)
+    done.succeed(5)
+    meta = future.result(0)
+    topic, partition, offset, *_ = meta
+    assert (topic, partition, offset) == ("t", 3, 6)
+    assert meta == ("t", 3, 6, 80, False)
+    assert meta == RecordMetadata("t", 3, 6, 80), "who makes one by hand needs no fifth"
+    assert meta != meta._replace(duplicate=True)
+    assert meta._asdict()["duplicate"] is False
+    assert repr(meta).endswith("duplicate=False)")

@@ -81,6 +81,18 @@ def test_both_flavours_say_the_same(name: str, theirs: object, ours: object) -> 
         assert said == inspect.getdoc(ours)
 
 
+async def test_the_admin_of_a_client_is_one_object_and_nobody_puts_another_in_its_place() -> None:
+    blocking, client = Client("localhost:1"), AsyncClient("localhost:1")
+    for one in (blocking, client):
+        assert one.admin is one.admin
+        with pytest.raises(AttributeError, match="no setter"):
+            one.admin = None  # type: ignore[misc,assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(AttributeError, match="no deleter"):
+            del one.admin  # pyright: ignore[reportAttributeAccessIssue]
+    blocking.close()
+    await client.close()
+
+
 def test_a_method_in_by_hand_is_not_written_and_all_others_are() -> None:
     hand = gen_sync.by_hand()
     for twin in TWINS:

@@ -44,9 +44,13 @@ class Client(ClientByHand):
         options: settings of `ClientConfig`; dotted names as `**{"client.id": "me"}`.
     """
 
-    @cached_property
+    @property
     def admin(self) -> Admin:
         """Administration of this cluster."""
+        return self._kept_admin
+
+    @cached_property
+    def _kept_admin(self) -> Admin:
         return Admin(self._thread, self._async.admin, self._held)
 
     def connect(self, timeout: float = 5.0) -> None:
