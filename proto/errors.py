@@ -105,7 +105,6 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     g.GroupLimitReached: _EXHAUSTED,
     g.NonEmptyGroup: _PRECONDITION,
     g.GroupSubscribedToTopic: _PRECONDITION,
-    g.InconsistentGroupType: _PRECONDITION,
     g.InvalidCommitOffset: _INVALID,
     g.OffsetMetadataTooLarge: _INVALID,
     g.CommitFailed: _PRECONDITION,

@@ -443,10 +443,35 @@ def rb10_a_subscription_that_changes_and_an_older_heartbeat(world: World) -> Non
     assert world.core.state.members[client.name].subscription == reads_more
 
 
+def x33_one_active_member_and_a_standby(world: World) -> None:
+    """Of one partition there is one reader; a standby takes over within the session timeout."""
+    world.change_partitions(1)
+    first, second = world.join(), world.join()
+    for _ in range(4):
+        world.round()
+    active, standby = (first, second) if first.owned else (second, first)
+    assert (active.owned, standby.owned) == (slots(0), slots())
+    died_s = world.now_s
+    active.die()
+    while not standby.owned:
+        world.pass_time(INTERVAL_S)
+        world.round()
+        assert world.now_s - died_s <= SESSION_S + INTERVAL_S
+    assert world.now_s - died_s > INTERVAL_S, "not before its session ends: it might live"
+    active.alive = True
+    active.lose()  # its process begins again: it is the standby now
+    for _ in range(4):
+        world.pass_time(INTERVAL_S)
+        world.round()
+    assert (active.owned, standby.owned) == (slots(), slots(0))
+    world.settle()
+
+
 DIRECTED: list[Callable[[World], None]] = [
     rb4_a_list_beside_its_assignment,
     rb7_commits_of_an_earlier_life,
     rb6_x01_a_return_during_a_computation,
     rb6_a_number_of_an_earlier_life,
     rb10_a_subscription_that_changes_and_an_older_heartbeat,
+    x33_one_active_member_and_a_standby,
 ]

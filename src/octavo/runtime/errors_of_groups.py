@@ -6,7 +6,7 @@ Part of the tree that `octavo.runtime.errors` draws, with the same promises:
     └── NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, UnstableOffsetCommit
     RequestRejected
     ├── InvalidGroupId, GroupIdNotFound, GroupMaxSizeReached, GroupLimitReached, NonEmptyGroup
-    ├── GroupSubscribedToTopic, InconsistentGroupType, InvalidCommitOffset, OffsetMetadataTooLarge
+    ├── GroupSubscribedToTopic, InvalidCommitOffset, OffsetMetadataTooLarge
     └── CommitFailed
         └── UnknownMemberId, FencedMemberEpoch, StaleMemberEpoch, CommitReplaced
     Fatal
@@ -82,12 +82,6 @@ class GroupSubscribedToTopic(RequestRejected):
 
     code = "GROUP_SUBSCRIBED_TO_TOPIC"
     default_hint = "close its consumers first"
-
-
-class InconsistentGroupType(RequestRejected):
-    """The group is of another type."""
-
-    code = "INCONSISTENT_GROUP_TYPE"
 
 
 class InvalidCommitOffset(RequestRejected):
