@@ -11,13 +11,13 @@ COPY serving serving
 COPY spark spark
 # The links of src/octavo point at the folders above; chaos is not shipped.
 RUN mkdir chaos && touch chaos/__init__.py \
- && pip wheel --no-cache-dir --wheel-dir /wheels ".[server]"
+ && pip wheel --no-cache-dir --wheel-dir /wheels ".[server,otel-broker]"
 
 FROM python:3.11-slim
 # The container's own folder is never an import path (see docs/adr/0001).
 ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels "octavo[server]" \
+    pip install --no-cache-dir --no-index --find-links /wheels "octavo[server,otel-broker]" \
  && useradd --system --create-home octavo \
  && mkdir /data && chown octavo /data
 USER octavo

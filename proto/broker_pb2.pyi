@@ -90,6 +90,7 @@ class ProduceBatch(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     WRITER_EPOCH_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     correlation: _builtins.int
     """chosen by the client, unique on this stream"""
@@ -102,6 +103,8 @@ class ProduceBatch(_message.Message):
     topic_id: _builtins.bytes
     writer_epoch: _builtins.int
     """of a producer that claimed the partition (X32); 0: it claimed nothing"""
+    traceparent: _builtins.str
+    """W3C Trace Context of the span that sent its first record; empty: there is none"""
     min_insync_replicas: _builtins.int
     """the topic must ask for as many at least, or nothing is written; 0: whatever it asks for"""
     def __init__(
@@ -114,11 +117,12 @@ class ProduceBatch(_message.Message):
         batch: _builtins.bytes = ...,
         topic_id: _builtins.bytes = ...,
         writer_epoch: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
         min_insync_replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id", "writer_epoch", b"writer_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "correlation", b"correlation", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id", "traceparent", b"traceparent", "writer_epoch", b"writer_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

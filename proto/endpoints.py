@@ -18,7 +18,7 @@ unless set, and it alone decides when a connection that answers no ping is cut.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 
@@ -87,11 +87,16 @@ def connection_bound(connections_max: int) -> Options:
 
 
 def open_channel(
-    address: str, *extra: tuple[str, int], use_http_proxy: bool = False
+    address: str,
+    *extra: tuple[str, int],
+    use_http_proxy: bool = False,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
 ) -> grpc.aio.Channel:
     """A plain channel to `address`; connects on first use."""
     return grpc.aio.insecure_channel(
-        address, options=channel_options(*extra, use_http_proxy=use_http_proxy)
+        address,
+        options=channel_options(*extra, use_http_proxy=use_http_proxy),
+        interceptors=interceptors,
     )
 
 

@@ -23,7 +23,7 @@ MESSAGE_BATCHES_MAX = 1_000
 ten milliseconds at most.
 """
 BATCH_FIELDS_MAX = 64
-"""Fields of one batch, of which there are eight kinds at most."""
+"""Fields of one batch, of which there are nine kinds at most."""
 
 
 class ProduceItem(NamedTuple):
@@ -41,6 +41,8 @@ class ProduceItem(NamedTuple):
     """What the topic must ask for at least; 0: it may ask for what it likes (F032)."""
     writer_epoch: int = 0
     """Under which the producer claimed the partition; 0: it did not (X32)."""
+    traceparent: str = ""
+    """Of the span that sent its first record; empty: there is none (F171)."""
 
 
 def encode_produce(items: Iterable[ProduceItem]) -> bytes:
@@ -56,6 +58,7 @@ def encode_produce(items: Iterable[ProduceItem]) -> bytes:
             topic_id=one.topic_id,
             min_insync_replicas=one.min_insync_replicas,
             writer_epoch=one.writer_epoch,
+            traceparent=one.traceparent,
         )
         head = fields.SerializeToString() + blob_prefix(_BATCH, len(batch))
         parts.append(blob_prefix(_BATCHES, len(head) + len(batch)) + head)
@@ -90,6 +93,7 @@ def decode_produce(message: Buffer) -> list[ProduceItem]:
                 fields.topic_id,
                 fields.min_insync_replicas,
                 fields.writer_epoch,
+                fields.traceparent,
             )
         )
     return items

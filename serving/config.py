@@ -42,6 +42,9 @@ class BrokerConfig(FrozenSettings):
     what has no series is counted. 0: none, and the lag of groups is not looked for."""
     metrics_groups_interval_ms: int = Field(default=2_000, ge=20, le=3_000)
     """How often the lag of groups is looked for, if there is a page (M4)."""
+    tracing: bool = False
+    """Whether requests that belong to a client's trace get spans, which are sent over HTTP where
+    the environment says (OTEL_EXPORTER_OTLP_ENDPOINT); needs `octavo[otel-broker]`."""
 
     bundles: int = Field(default=64, ge=1, le=4096)
     """Hash ranges of partitions; must be equal on every broker of a cluster (O-1)."""

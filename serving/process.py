@@ -12,6 +12,7 @@ from octavo.runtime.process import run_server
 from octavo.runtime.telemetry import get_logger
 from octavo.serving.config import BrokerConfig
 from octavo.serving.server import BrokerServer
+from octavo.serving.span_export import exporting_spans
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -20,12 +21,16 @@ _log = get_logger("octavo.serving.process")
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    Raises ConfigError when a package for `tracing` is missing.
+    """
 
     async def main(stop: asyncio.Event) -> int:
         return await serve(config, stop)
 
-    return run_server(main)
+    with exporting_spans(config):
+        return run_server(main)
 
 
 async def serve(config: BrokerConfig, stop: asyncio.Event) -> int:

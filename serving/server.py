@@ -76,6 +76,7 @@ from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_directory import TopicDirectory
+from octavo.serving.tracing import RequestTracing
 
 SERVICE = "octavo.broker.Broker"
 GROUP_SERVICE = "octavo.coordinator.Groups"
@@ -159,7 +160,7 @@ class BrokerServer:
         self._streams = StreamService(self.registry, quotas, config, clock, self._cold.pace)
         self._group_lag = self._group_lag_rounds()
         self._figures = PartitionFigures(self.registry, clock, config.metrics_partitions_max)
-        self._request_times = RequestTimes(clock)
+        self._request_times = RequestTimes(clock, RequestTracing(config))
         self.metrics = BrokerMetrics(config, self._measured_parts(), clock)
         self._server: grpc.aio.Server | None = None
         self._member: Membership | None = None
@@ -290,12 +291,12 @@ class BrokerServer:
         handlers = {
             name: handler
             for service in self._services(self._ownership, cluster_id)
-            for name, handler in measured(service.handlers()).items()
+            for name, handler in measured(SERVICE, service.handlers()).items()
         }
         peers = PeerService(
             member.standing, self._ownership, self._ahead, self._group_lag.ends, self._clock
         )
-        groups = measured(self._group_service.handlers())
+        groups = measured(GROUP_SERVICE, self._group_service.handlers())
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),

@@ -27,12 +27,19 @@ from octavo.serving.budget import ByteBudget
 from octavo.serving.cold_pace import ColdPace
 from octavo.serving.config import BrokerConfig
 from octavo.serving.fetch import Fetcher
-from octavo.serving.partition.log import ACKS_NONE, UNCONDITIONAL, Answer, Conditions
+from octavo.serving.partition.log import (
+    ACKS_NONE,
+    UNCONDITIONAL,
+    Answer,
+    Conditions,
+    Reply,
+)
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.partition.validation import check_acks
 from octavo.serving.quotas.clients import PAUSE_MAX_S, ClientUse
 from octavo.serving.recompression import Recompressor
 from octavo.serving.registry import PartitionRegistry
+from octavo.serving.tracing import RequestTracing
 
 ProduceContext = grpc.aio.ServicerContext[object, pb.ProduceReply]
 FetchContext = grpc.aio.ServicerContext[object, bytes]
@@ -64,7 +71,9 @@ class ProduceStream:
         pace: ColdPace,
         recompressor: Recompressor,
         ack_seconds: Histogram,
+        tracing: RequestTracing,
     ) -> None:
+        self._tracing = tracing
         self._context = context
         self._registry = registry
         self._budget = budget
@@ -179,24 +188,42 @@ class ProduceStream:
             batch, where = one.batch, (one.topic, one.partition, one.topic_id)
             self._pending += 1
             self._budget.charge(len(batch))
-            reply = partial(self._answer, where, one.correlation, len(batch), arrived_s)
-            try:
-                shell = self._registry.find(one.topic, one.partition)
-                if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
-                    shell = await self._resolve(where, failed)
-                if shell.is_internal:
-                    check_for_users(one.topic)
-                if shell.codec is not None:
-                    limit = shell.settings.max_batch_bytes
-                    batch = await self._recompressor.under(shell.codec, batch, limit)
-                conditions = UNCONDITIONAL
-                if one.min_insync_replicas or one.writer_epoch:
-                    conditions = Conditions(one.min_insync_replicas, one.writer_epoch)
-                shell.append(batch, one.acks, reply, conditions)
+            reply: Reply = partial(self._answer, where, one.correlation, len(batch), arrived_s)
+            if not one.traceparent:
+                shell = await self._take_one(one, reply, failed)
+            else:
+                reply, traced = self._tracing.appending(one, reply)
+                with traced:
+                    shell = await self._take_one(one, reply, failed)
+            if shell is not None:
                 touched.add(shell)
-            except OctavoError as error:
-                reply(error)
         return touched
+
+    async def _take_one(
+        self,
+        one: ProduceItem,
+        reply: Reply,
+        failed: dict[tuple[str, int, bytes], list[OctavoError]],
+    ) -> PartitionShell | None:
+        """Hand one batch to its partition, which is returned unless the batch is refused here."""
+        batch = one.batch
+        try:
+            shell = self._registry.find(one.topic, one.partition)
+            if shell is None or (one.topic_id and shell.name.topic_id.bytes != one.topic_id):
+                shell = await self._resolve((one.topic, one.partition, one.topic_id), failed)
+            if shell.is_internal:
+                check_for_users(one.topic)
+            if shell.codec is not None:
+                limit = shell.settings.max_batch_bytes
+                batch = await self._recompressor.under(shell.codec, batch, limit)
+            conditions = UNCONDITIONAL
+            if one.min_insync_replicas or one.writer_epoch:
+                conditions = Conditions(one.min_insync_replicas, one.writer_epoch)
+            shell.append(batch, one.acks, reply, conditions)
+        except OctavoError as error:
+            reply(error)
+            return None
+        return shell
 
     async def _resolve(
         self, where: tuple[str, int, bytes], failed: dict[tuple[str, int, bytes], list[OctavoError]]

@@ -25,6 +25,8 @@ UNUSED = {
     "metadata/ledgers.py": {"walk_records"},
     # Called by Spark.
     "spark/source.py": {"streamWriter"},
+    # What gRPC calls.
+    "proto/tracing.py": {"intercept_unary_unary"},
 }  # fmt: skip
 CIRCLES: list[list[str]] = []
 LARGE_FILES: set[str] = set()
@@ -35,6 +37,7 @@ MANY_POSITIONAL = {
     "client/ledger/quorum.py:refused",
     "client/messaging/partitioner/__init__.py:checked_choice",
     "client/messaging/producing/intake.py:send",
+    "client/messaging/producing/traced_intake.py:send",
     "client/messaging/reading/offsets.py:_ask",
     "client/messaging/reading/offsets.py:_round",
     "client/messaging/records.py:make_records",

@@ -35,6 +35,7 @@ _HOMES = {
     "ShiftBy": "group_admin.resets",
     "TableView": "sync.table_view",
     "TopicPartition": "records",
+    "trace_processing": "tracing",
 }
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "ShiftBy",
     "TableView",
     "TopicPartition",
+    "trace_processing",
 ]
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from octavo.client.messaging.sync.producer import Producer
     from octavo.client.messaging.sync.reader import Reader
     from octavo.client.messaging.sync.table_view import TableView
+    from octavo.client.messaging.tracing import trace_processing
 else:  # a type checker must not see this: with it every misspelt name would be an `object`
 
     def __getattr__(name: str) -> object:

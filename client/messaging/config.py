@@ -146,10 +146,13 @@ class ClientConfig:
     """Longest such pause."""
     use_http_proxy: bool = False
     """Whether `http_proxy`, `https_proxy` and `grpc_proxy` of the environment count."""
+    tracing: bool = False
+    """Whether OpenTelemetry gets spans, and records carry their context; needs `octavo[otel]`."""
 
     def __post_init__(self) -> None:
         _check_client_id(self.client_id)
         _check_choice("use_http_proxy", self.use_http_proxy, (True, False))
+        _check_choice("tracing", self.tracing, (True, False))
         _check_int("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
         _check_int("metadata_max_age_ms", self.metadata_max_age_ms, 100, 86_400_000)
         _check_int("retry_backoff_ms", self.retry_backoff_ms, 1, 60_000)

@@ -1,4 +1,4 @@
-"""How long requests take, by method and gRPC status (interface §4.1)."""
+"""How long requests take, by method and gRPC status (interface §4.1); the place of their spans."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import grpc
 from octavo.runtime.clock import Clock
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 from octavo.serving.services.rpc import Context, Handlers
+from octavo.serving.tracing import RequestTracing
 
 _NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -17,20 +18,22 @@ _NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 class RequestTimes:
     """Of one server. Methods are those that were given here, so there are few series."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tracing: RequestTracing) -> None:
         self._clock = clock
+        self._tracing = tracing
         self.seconds: dict[tuple[str, str], Histogram] = {}
         """By method and status; made when they first occur."""
 
-    def measured(self, handlers: Handlers) -> Handlers:
-        """The same methods, with the unary ones measured; streams are as long as their clients."""
+    def measured(self, service: str, handlers: Handlers) -> Handlers:
+        """The same methods, with the unary ones measured, and traced where their clients do;
+        streams are as long as their clients."""
         return {
-            name: self._of(name, handler) if handler.unary_unary is not None else handler
+            name: self._of(service, name, handler) if handler.unary_unary is not None else handler
             for name, handler in handlers.items()
         }
 
     def _of(
-        self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
+        self, service: str, method: str, handler: grpc.RpcMethodHandler[Any, Any]
     ) -> grpc.RpcMethodHandler[Any, Any]:
         answer: Any = handler.unary_unary
 
@@ -38,7 +41,10 @@ class RequestTimes:
             began_s = self._clock.monotonic()
             code = grpc.StatusCode.UNKNOWN.name
             try:
-                reply = await answer(raw, context)
+                with self._tracing.calling(service, method, context) as replied:
+                    reply = await answer(raw, context)
+                    if replied is not None:
+                        replied(reply)
                 code = grpc.StatusCode.OK.name
                 return reply
             except asyncio.CancelledError:

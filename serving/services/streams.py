@@ -21,6 +21,7 @@ from octavo.serving.recompression import Recompressor
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.rpc import Context, Handlers
 from octavo.serving.streams import FetchStream, ProduceStream
+from octavo.serving.tracing import RequestTracing
 
 
 class StreamService:
@@ -41,6 +42,7 @@ class StreamService:
         self._pace = pace
         self._produce_budget = ByteBudget(config.produce_bytes_in_flight)
         self._recompressor = Recompressor()
+        self._tracing = RequestTracing(config)
         self._fetch_budget = ByteBudget(config.fetch_bytes_in_flight)
         self.producing = 0
         """Open produce streams."""
@@ -76,6 +78,7 @@ class StreamService:
                     pace=self._pace,
                     recompressor=self._recompressor,
                     ack_seconds=self.ack_seconds,
+                    tracing=self._tracing,
                 ).run()
         finally:
             self.producing -= 1

@@ -44,6 +44,7 @@ __all__ = [
     "SendReport",
     "TableView",
     "TopicPartition",
+    "trace_processing",
 ]
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         SendReport,
         TableView,
         TopicPartition,
+        trace_processing,
     )
 else:  # a type checker must not see this: with it every misspelt name would be an `object`
 

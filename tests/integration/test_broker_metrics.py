@@ -112,7 +112,7 @@ async def test_a_request_that_its_client_gives_up_counts_as_cancelled() -> None:
             return b""
 
         held: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(hold)
-        handlers = server._request_times.measured({"Hold": held})
+        handlers = server._request_times.measured("Held", {"Hold": held})
         server._server.add_generic_rpc_handlers(  # type: ignore[union-attr]
             (grpc.method_handlers_generic_handler("test.Held", handlers),)
         )

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from octavo.runtime import log_objects
+from octavo.runtime.request_trace import current_trace_id, logged_trace
+from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 
 
@@ -136,3 +138,17 @@ def test_fields_have_the_names_that_f172_gives_them(
     fields: dict[str, object], expected: dict[str, object]
 ) -> None:
     assert json.loads(log_objects.json_line(fields)) == expected
+
+
+async def test_what_outlives_a_request_does_not_speak_in_its_name() -> None:
+    tasks = TaskOwner("test")
+
+    async def told() -> str:
+        return current_trace_id()
+
+    with logged_trace("4bf9"):
+        assert await told() == "4bf9"
+        assert await tasks.spawn(told(), name="lives on") == ""
+        assert await tasks.spawn(told(), name="of it", of_request=True) == "4bf9"
+    assert await tasks.spawn(told(), name="another") == current_trace_id() == ""
+    await tasks.close()

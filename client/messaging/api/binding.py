@@ -14,6 +14,7 @@ from typing import Protocol
 from octavo.client.messaging.api.forking import claim_grpc, foreign_client, release_grpc
 from octavo.client.messaging.cluster.cluster import Cluster
 from octavo.client.messaging.config import ClientConfig
+from octavo.client.messaging.tracing import ClientTracing
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError
@@ -39,6 +40,8 @@ class Binding:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._claimed = False
+        self.tracing = ClientTracing(config.client_id) if config.tracing else None
+        """None: no spans, and no context in records."""
 
     def cluster(self) -> Cluster:
         """The shared cluster; raises ForkedClientError or IllegalStateError."""
@@ -58,7 +61,9 @@ class Binding:
             self._claimed = True
             self._pid = os.getpid()
             self._loop = loop
-            self._cluster = Cluster(self.servers, self.config, SystemClock(), SystemEntropy())
+            self._cluster = Cluster(
+                self.servers, self.config, SystemClock(), SystemEntropy(), tracing=self.tracing
+            )
         return self._cluster
 
     def describe(self, kind: str, *, closed: bool = False, more: str = "") -> str:

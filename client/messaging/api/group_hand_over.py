@@ -32,6 +32,7 @@ class GroupHandOver(HandOver):
     def __init__(self, opening: GroupOpening, callbacks: Callbacks) -> None:
         super().__init__(opening)
         self._group = opening
+        self.group_id = opening.group_id
         self.handout = opening.handout
         self.callbacks = callbacks
         self.blocking = False

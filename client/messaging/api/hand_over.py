@@ -37,6 +37,9 @@ class HandOver:
         self._opening = opening
         self.handout = Handout()
         """Records of an iteration's last poll that were not yielded yet."""
+        self._tracing = opening.binding.tracing
+        self.group_id: str | None = None
+        """Of a consumer with a group."""
         finishing = Finishing(opening.config)
         self.finishing = finishing if finishing.needed else None
         """What is done to records where the user is; None: nothing."""
@@ -76,7 +79,11 @@ class HandOver:
         if fetcher is None:
             return []
         take = partial(fetcher.core.buffers.take_records, max_records, ends)
-        return await self.taken(fetcher, take, deadline, ends)
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
+        records = await self.taken(fetcher, take, deadline, ends)
+        if self._tracing is not None and records:
+            self._tracing.received(records, began_ns, self.group_id)
+        return records
 
     async def batches(self, max_bytes: int, timeout: float | None) -> list[StoredBatch] | None:
         """The buffered batches of one poll_arrow(), still encoded; None after `timeout` seconds."""
@@ -89,7 +96,13 @@ class HandOver:
         self.give_back()
         size = min(max_bytes, ARROW_POLL_BYTES_MAX)
         take = partial(fetcher.core.buffers.take_batches, size, arrow_reading().StoredBatch)
-        return await self.taken(fetcher, take, deadline) or None
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
+        batches = await self.taken(fetcher, take, deadline)
+        if self._tracing is not None and batches:
+            places = {(item.where.topic, item.where.partition) for item in batches}
+            rows = sum(item.rows for item in batches)
+            self._tracing.received_columns(places, rows, began_ns, self.group_id)
+        return batches or None
 
     async def refill(self) -> bool:
         """Wait for the next records of an iteration; False when the consumer was closed."""

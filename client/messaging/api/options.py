@@ -46,6 +46,7 @@ class ClientOptions(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     use_http_proxy: bool
+    tracing: bool
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -22,6 +22,7 @@ from octavo.client.messaging.producing.bulk import (
 )
 from octavo.client.messaging.producing.engine import ProducerEngine
 from octavo.client.messaging.producing.futures import SendFuture
+from octavo.client.messaging.producing.traced_intake import traced_send
 from octavo.client.messaging.records import RecordMetadata
 from octavo.runtime.errors import BufferFull, ProducerClosed
 
@@ -125,8 +126,14 @@ class AsyncProducer(Generic[V]):
             return intake.send(
                 topic, value, key, partition, headers, timestamp_ms, False, 0.0, terms, dedup_id
             )
-        row = intake.convert(topic, value, key, headers, timestamp_ms, dedup_id=dedup_id)
-        return engine.early.send(topic, partition, row, terms)
+
+        def early(carrying: object) -> SendFuture:
+            row = intake.convert(topic, value, key, carrying, timestamp_ms, dedup_id=dedup_id)
+            return engine.early.send(topic, partition, row, terms)
+
+        if intake.tracing is None:
+            return early(headers)
+        return traced_send(intake.tracing, topic, headers, early)
 
     async def send_many(
         self,
@@ -153,16 +160,16 @@ class AsyncProducer(Generic[V]):
         await engine.delivery.ensure_topic(topic)
         await engine.early.drained(topic)
         given = ManyInput(topic, values, keys, headers, timestamps_ms, partition, terms, dedup_ids)
-        bulk = BulkSend(engine.intake, topic, terms)
-        for chunk in chunks(engine.intake, given):
-            while (before := bulk.awaited()) is not None:
-                await before.wait_async()
-            if bulk.stopped:
-                break
-            await engine.space(chunk.size_bytes)
-            bulk.add(append_chunk(engine.intake, given, chunk, 0.0))
-            await asyncio.sleep(0)
-        return await self._finish(bulk)
+        with BulkSend(engine.intake, topic, terms) as bulk:
+            for chunk in chunks(engine.intake, given, bulk.carried):
+                while (before := bulk.awaited()) is not None:
+                    await before.wait_async()
+                if bulk.stopped:
+                    break
+                await engine.space(chunk.size_bytes)
+                bulk.add(append_chunk(engine.intake, given, chunk, 0.0))
+                await asyncio.sleep(0)
+            return await self._finish(bulk)
 
     async def send_arrow(
         self,
@@ -188,13 +195,13 @@ class AsyncProducer(Generic[V]):
         await engine.early.drained(topic)
         columns = arrow_sending()
         given = columns.ArrowInput(topic, table, key, value, headers, timestamp, partition, terms)
-        bulk = BulkSend(engine.intake, topic, terms)
-        for rows in columns.slices(engine.intake, given):
-            for batch in columns.batches(engine.intake, given, rows):
-                await engine.space(batch.size_bytes)
-                bulk.add(append_batch(engine.intake, batch, 0.0))
-            await asyncio.sleep(0)
-        return await self._finish(bulk)
+        with BulkSend(engine.intake, topic, terms) as bulk:
+            for rows in columns.slices(engine.intake, given):
+                for batch in columns.batches(engine.intake, given, rows):
+                    await engine.space(batch.size_bytes)
+                    bulk.add(append_batch(engine.intake, batch, 0.0))
+                await asyncio.sleep(0)
+            return await self._finish(bulk)
 
     @staticmethod
     async def _finish(bulk: BulkSend) -> SendReport:

@@ -8,6 +8,7 @@ from octavo.client.messaging.cluster.owners import Owners
 from octavo.client.messaging.cluster.topics import Topics
 from octavo.client.messaging.cluster.transport import BrokerTransport, GrpcTransport
 from octavo.client.messaging.config import ClientConfig
+from octavo.client.messaging.tracing import ClientTracing
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 
@@ -22,13 +23,18 @@ class Cluster:
         clock: Clock,
         entropy: Entropy,
         transport: BrokerTransport | None = None,
+        *,
+        tracing: ClientTracing | None = None,
     ) -> None:
         self.config = config
+        self.tracing = tracing
         self.clock = clock
         self.entropy = entropy
         if transport is None:
             transport = GrpcTransport(
-                client_id=config.client_id, use_http_proxy=config.use_http_proxy
+                client_id=config.client_id,
+                use_http_proxy=config.use_http_proxy,
+                interceptors=None if tracing is None else tracing.interceptors(),
             )
         self.transport = transport
         self.calls = Calls(servers, config, clock, entropy, transport)

@@ -6,6 +6,7 @@ in for a network can stand here. `GrpcTransport` is the one that dials.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -69,9 +70,17 @@ class GrpcTransport:
 
     Args:
         client_id: what brokers are told, once for each stream (X24).
+        interceptors: of unary calls.
     """
 
-    def __init__(self, *, client_id: str, use_http_proxy: bool) -> None:
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        use_http_proxy: bool,
+        interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
+    ) -> None:
+        self._interceptors = interceptors
         self._metadata = ((CLIENT_ID_KEY, client_id.encode()),)
         self._use_http_proxy = use_http_proxy
         self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
@@ -80,7 +89,12 @@ class GrpcTransport:
     def _connected(self, address: str) -> tuple[grpc.aio.Channel, BrokerAsyncStub]:
         found = self._channels.get(address)
         if found is None:
-            channel = open_channel(address, *_CHANNEL_OPTIONS, use_http_proxy=self._use_http_proxy)
+            channel = open_channel(
+                address,
+                *_CHANNEL_OPTIONS,
+                use_http_proxy=self._use_http_proxy,
+                interceptors=self._interceptors,
+            )
             found = self._channels[address] = (channel, BrokerStub(channel))
         return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import cast
 
@@ -186,7 +187,7 @@ class Committing:
         for action in actions:
             if isinstance(action, SendCommit):
                 again = partial(self._lost, action.number)
-                self._tasks.start(self._send(action), "commit offsets", again)
+                self._tasks.start(self._send(action), "commit offsets", again, of_request=True)
             else:
                 self._settled(action)
         self._changed()
@@ -210,12 +211,14 @@ class Committing:
     async def _send(self, action: SendCommit) -> None:
         number, offsets = action
         request = wire.commit(self._group_id, self._committer(), offsets)
+        tracing = self._cluster.tracing
         try:
-            reply = await self._cluster.coordinators.ask(
-                self._group_id,
-                lambda stub, limit_s: stub.CommitOffsets(request, timeout=limit_s),
-                self._cluster.calls.request_timeout_s,
-            )
+            with nullcontext() if tracing is None else tracing.committing(self._group_id):
+                reply = await self._cluster.coordinators.ask(
+                    self._group_id,
+                    lambda stub, limit_s: stub.CommitOffsets(request, timeout=limit_s),
+                    self._cluster.calls.request_timeout_s,
+                )
         except OctavoError as error:
             self.settle(self.core.failed(number, error, self._now_s()))
         except Exception as error:  # noqa: BLE001 - whoever waits raises it

@@ -63,6 +63,7 @@ class Batch(Completion):
         "payload_producer",
         "size_bytes",
         "terms",
+        "traceparent",
     )
 
     def __init__(
@@ -92,6 +93,8 @@ class Batch(Completion):
         """Encodes columns that are Arrow already, given (producer id, epoch, sequence)."""
         self.payload: Buffer = b""
         """The encoded batch, kept for retries."""
+        self.traceparent = ""
+        """Of the span that sent its first record, once it was looked for."""
         self.payload_producer: tuple[int, int, int] = (-1, -1, -1)
 
     @property
@@ -108,6 +111,14 @@ class Batch(Completion):
     def records(self) -> int:
         """How many records it holds."""
         return self.count
+
+    @property
+    def first_headers(self) -> Headers:
+        """Those of its first record, while its columns are there."""
+        if self.parts:
+            headers = self.parts[0].headers
+            return NO_HEADERS if headers is None else headers[0]
+        return cast("Headers", self.cells[CELLS - 1]) if self.cells else NO_HEADERS
 
     def parts_with(self, rows: Columns | None) -> tuple[Columns, ...]:
         """`parts` and `cells`, and `rows` behind them."""

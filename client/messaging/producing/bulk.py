@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, repeat
-from typing import NamedTuple, TypeVar, cast
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar, cast
 
 from octavo.client.messaging.cluster.topic_lives import created_again
 from octavo.client.messaging.producing.batches import (
@@ -28,6 +29,7 @@ from octavo.client.messaging.producing.serializers import (
 )
 from octavo.client.messaging.producing.terms import Terms
 from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.tracing import with_context
 from octavo.runtime.errors import ConfigError, OctavoError
 
 CHUNK_RECORDS = 2_048
@@ -109,8 +111,11 @@ class ManyInput(NamedTuple):
     dedup_ids: Iterable[object] | None
 
 
-def chunks(intake: Intake, given: ManyInput) -> Iterator[Chunk]:
-    """Convert, check and cut the input; errors name the record and leave earlier chunks sent."""
+def chunks(intake: Intake, given: ManyInput, carried: Headers = NO_HEADERS) -> Iterator[Chunk]:
+    """Convert, check and cut the input; errors name the record and leave earlier chunks sent.
+
+    Every record gets the headers `carried`, too.
+    """
     if isinstance(given.dedup_ids, str | bytes):  # else each of its characters would be an id
         raise ConfigError(
             f"dedup_ids={given.dedup_ids!r} is one id, not one for each record",
@@ -136,6 +141,11 @@ def chunks(intake: Intake, given: ManyInput) -> Iterator[Chunk]:
             header_column = [
                 header_list(item) if item else NO_HEADERS
                 for item in _next(headers, count, "headers")
+            ]
+        if carried:
+            header_column = [
+                with_context(given_ones, carried)
+                for given_ones in header_column or repeat(NO_HEADERS, count)
             ]
         if ids is not None:
             before = header_column or repeat(NO_HEADERS, count)
@@ -297,15 +307,39 @@ def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
 
 
 class BulkSend:
-    """One bulk send under way: collects outcomes as they come, so memory stays bounded."""
+    """One bulk send under way: collects outcomes as they come, so memory stays bounded.
+
+    Used in `with`: a span ends with the block.
+    """
 
     def __init__(self, intake: Intake, topic: str, terms: Terms) -> None:
+        self._sending = None if intake.tracing is None else intake.tracing.sending(topic)
+        self.carried = NO_HEADERS if self._sending is None else self._sending.carried
+        """Headers of each record besides its own."""
         self._intake = intake
         self._once = terms.once
         self._report = SendReport(topic)
         self._spans: deque[Span] = deque()
         self._failed = 0
         self._error: OctavoError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._sending is None:
+            return
+        self._sending.counted(self._report.count)
+        if error is not None:
+            self._sending.failed(error)
+        else:
+            partitions = self._report.partitions
+            self._sending.delivered(partitions[0] if len(partitions) == 1 else -1)
 
     def add(self, spans: Sequence[Span]) -> None:
         """More records were appended."""

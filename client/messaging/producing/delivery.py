@@ -36,7 +36,9 @@ from octavo.client.messaging.producing.routing import TopicState
 from octavo.client.messaging.producing.searches import Searches
 from octavo.client.messaging.producing.sender_core import SenderCore
 from octavo.client.messaging.producing.stall_watch import StallWatch
+from octavo.client.messaging.producing.traced_intake import TracedIntake
 from octavo.client.messaging.producing.writers import WriterClaims
+from octavo.client.messaging.tracing import carried_by
 from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.compression import CODECS
@@ -66,7 +68,8 @@ class Delivery:
         self.cluster = cluster
         self.core = SenderCore(settings_of(config), cluster.entropy)
         self.failures = UnseenFailures()
-        self.intake = Intake(
+        make = Intake if cluster.tracing is None else partial(TracedIntake, cluster.tracing)
+        self.intake: Intake = make(
             config, cluster.clock, cluster.topics.max_record_bytes, self.look, self.failures.note
         )
         self.early = EarlySends(self.intake, self.spawn, self.ensure_topic)
@@ -336,6 +339,8 @@ class Delivery:
         batch = send.batch
         assert isinstance(batch, Batch)
         producer = (send.producer_id, send.producer_epoch, send.base_sequence)
+        if self.cluster.tracing is not None and not batch.payload:
+            batch.traceparent = carried_by(batch.first_headers)
         try:
             payload = batch.encoded(self._codec, producer)
         except Exception as error:
@@ -350,7 +355,7 @@ class Delivery:
                 on_written=self._on_written,
             )
             self.spawn(link.run(), f"produce-{send.owner}")
-        link.push(send, payload, batch.terms, now_s)
+        link.push(send, payload, batch.terms, now_s, batch.traceparent)
 
     # --- what the links report ------------------------------------------------------------------
 

@@ -113,6 +113,10 @@ class Completion:
     def when_done(self, callback: Callable[[], object]) -> None:
         """Run `callback` when done, at once if it is."""
         self.observed = True
+        self.follow(callback)
+
+    def follow(self, callback: Callable[[], object]) -> None:
+        """As `when_done`, for the client's own ends: nobody has looked at the outcome by it."""
         if self.done:
             callback()
             return
@@ -148,9 +152,7 @@ class Completion:
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        seen = self.observed
-        self.when_done(Repeatable(_wake, loop, waiter))
-        self.observed = seen  # waiting is not looking at the outcome
+        self.follow(Repeatable(_wake, loop, waiter))  # waiting is not looking at the outcome
         await waiter
 
 

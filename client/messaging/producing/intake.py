@@ -36,6 +36,7 @@ from octavo.client.messaging.producing.serializers import (
 )
 from octavo.client.messaging.producing.terms import Terms, TermsTable
 from octavo.client.messaging.records import NO_HEADERS, Headers
+from octavo.client.messaging.tracing import ClientTracing
 from octavo.proto.batch import MAX_RECORD_BYTES
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
@@ -62,6 +63,9 @@ class Intake:
     It calls two things of that half: `look`, on the loop, when something may go; `note_failure`, on
     any thread, for a record that failed before it was in.
     """
+
+    tracing: ClientTracing | None = None
+    """Of a `TracedIntake`."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class ProduceLink:
         self._on_acks = on_acks
         self._on_lost = on_lost
         self._on_written = on_written
-        self._outbox: deque[tuple[Send, Buffer, Terms]] = deque()
+        self._outbox: deque[tuple[Send, Buffer, Terms, str]] = deque()
         self._owed: set[int] = set()
         """What the silence of the broker is judged by: sent, and neither answered nor, with acks=0,
         written. As bounded as the outbox, and emptied with the stream."""
@@ -72,9 +72,11 @@ class ProduceLink:
         self._writing = False
         self._written = asyncio.Event()
 
-    def push(self, send: Send, payload: Buffer, terms: Terms, now_s: float) -> None:
+    def push(
+        self, send: Send, payload: Buffer, terms: Terms, now_s: float, traceparent: str = ""
+    ) -> None:
         """Queue one encoded batch."""
-        self._outbox.append((send, payload, terms))
+        self._outbox.append((send, payload, terms, traceparent))
         self._owed.add(send.correlation)
         self.recent.sent(send.correlation, now_s)
         self._progress.asked(now_s)
@@ -193,7 +195,7 @@ class ProduceLink:
         items: list[ProduceItem] = []
         size_bytes = 0
         while self._outbox and len(items) < MESSAGE_BATCHES_MAX:
-            send, payload, terms = self._outbox[0]
+            send, payload, terms, traceparent = self._outbox[0]
             if size_bytes and size_bytes + len(payload) > MESSAGE_BYTES_TARGET:
                 break
             self._outbox.popleft()
@@ -208,6 +210,7 @@ class ProduceLink:
                     send.topic_id,
                     terms.min_insync_replicas,
                     send.writer_epoch,
+                    traceparent,
                 )
             )
         return items

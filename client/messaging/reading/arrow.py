@@ -38,6 +38,14 @@ class StoredBatch(NamedTuple):
         return self.first_offset <= header.base_offset and self.end_offset >= header.next_offset
 
     @property
+    def rows(self) -> int:
+        """How many are wanted, as far as the header tells: of a compacted batch this many at most,
+        if only a part of it is."""
+        header = self.header
+        end = min(self.end_offset, header.next_offset)
+        return min(end - max(self.first_offset, header.base_offset), header.record_count)
+
+    @property
     def time(self) -> tuple[int, int]:
         """What the column `timestamp` depends on besides the records' own times."""
         kind = kafka_columns.timestamp_type(self.header)

@@ -34,10 +34,18 @@ class LostTasks:
         return self._tasks.spawn(coro, name=name)
 
     def start(
-        self, coro: Coroutine[object, object, object], name: str, again: Callable[[], None]
+        self,
+        coro: Coroutine[object, object, object],
+        name: str,
+        again: Callable[[], None],
+        *,
+        of_request: bool = False,
     ) -> asyncio.Task[object]:
-        """Start a task that nobody waits for; `again` does its work anew if it gets lost."""
-        task: asyncio.Task[object] = self._tasks.spawn(coro, name=name)
+        """Start a task that nobody waits for; `again` does its work anew if it gets lost.
+
+        `of_request`: as of `TaskOwner.spawn`.
+        """
+        task: asyncio.Task[object] = self._tasks.spawn(coro, name=name, of_request=of_request)
         task.add_done_callback(lambda ended: self._ended(ended, again))
         return task
 

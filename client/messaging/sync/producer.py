@@ -168,14 +168,14 @@ class Producer(Generic[V]):
         intake = self._open(topic)
         terms = intake.terms_of(acks, min_insync_replicas, dedup_ids)
         given = ManyInput(topic, values, keys, headers, timestamps_ms, partition, terms, dedup_ids)
-        bulk = BulkSend(intake, topic, terms)
-        for chunk in chunks(intake, given):
-            while (before := bulk.awaited()) is not None:
-                before.wait(None)
-            if bulk.stopped:
-                break
-            bulk.add(append_chunk(intake, given, chunk, self._block_s))
-        return self._finish(bulk)
+        with BulkSend(intake, topic, terms) as bulk:
+            for chunk in chunks(intake, given, bulk.carried):
+                while (before := bulk.awaited()) is not None:
+                    before.wait(None)
+                if bulk.stopped:
+                    break
+                bulk.add(append_chunk(intake, given, chunk, self._block_s))
+            return self._finish(bulk)
 
     def send_arrow(
         self,
@@ -200,11 +200,11 @@ class Producer(Generic[V]):
         terms = intake.terms_of(acks, min_insync_replicas, None)
         functions = arrow_sending()
         given = functions.ArrowInput(topic, table, key, value, headers, timestamp, partition, terms)
-        bulk = BulkSend(intake, topic, terms)
-        for rows in functions.slices(intake, given):
-            for batch in functions.batches(intake, given, rows):
-                bulk.add(append_batch(intake, batch, self._block_s))
-        return self._finish(bulk)
+        with BulkSend(intake, topic, terms) as bulk:
+            for rows in functions.slices(intake, given):
+                for batch in functions.batches(intake, given, rows):
+                    bulk.add(append_batch(intake, batch, self._block_s))
+            return self._finish(bulk)
 
     @staticmethod
     def _finish(bulk: BulkSend) -> SendReport:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from octavo.runtime.errors import InvariantViolation
+from octavo.runtime.request_trace import context_of_no_request
 from octavo.runtime.unexpected import report_broken
 
 _log = logging.getLogger("octavo.tasks")
@@ -37,12 +38,21 @@ class TaskOwner:
         """Whether nothing can be started any more."""
         return self._closed
 
-    def spawn(self, coro: Coroutine[Any, Any, object], *, name: str) -> asyncio.Task[Any]:
-        """Start `coro` as a task of this owner; must not be called after `close()`."""
+    def spawn(
+        self, coro: Coroutine[Any, Any, object], *, name: str, of_request: bool = False
+    ) -> asyncio.Task[Any]:
+        """Start `coro` as a task of this owner; must not be called after `close()`.
+
+        Unless it is `of_request` it belongs to no trace, whoever starts it (`request_trace`).
+        """
         if self._closed:
             coro.close()
             raise RuntimeError(f"{self._name} is closed, cannot start {name}")
-        task = asyncio.get_running_loop().create_task(coro, name=f"{self._name}:{name}")
+        task = asyncio.get_running_loop().create_task(
+            coro,
+            name=f"{self._name}:{name}",
+            context=None if of_request else context_of_no_request(),
+        )
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task

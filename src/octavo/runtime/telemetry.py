@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from octavo.runtime.log_objects import json_line
+from octavo.runtime.request_trace import current_trace_id
 
 LogFormat = Literal["text", "json"]
 
@@ -41,8 +42,16 @@ class LogFile(logging.FileHandler):
                 sys.stderr.write(f"{self.baseFilename}: {error.strerror}: log lines are lost\n")
 
 
+def _name_trace(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """The trace that the request belongs to which is being served."""
+    if trace_id := current_trace_id():
+        event.setdefault("trace_id", trace_id)
+    return event
+
+
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
+    _name_trace,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.format_exc_info,

@@ -48,10 +48,15 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def join(self) -> None:
-        """Wait until `body` has ended (blocking); at once when it was never started."""
-        if self._thread is not None:
-            self._thread.join()
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until `body` has ended (blocking); at once when it was never started.
+
+        False when it has not within `timeout_s`: a daemon, it ends with the process.
+        """
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def tell(self, function: Callable[..., object], *args: object) -> None:
         """From the worker: call `function` on the loop; nothing when that loop is closed."""
