@@ -43,7 +43,7 @@ SCHEMA: dict[str, Any] = {
                     "volumes": TEXTS,
                     "ports": {
                         "type": "array",
-                        "items": {"type": "string", "pattern": r"^\d+:\d+$"},
+                        "items": {"type": "string", "pattern": r"^(127\.0\.0\.1:)?\d+:\d+$"},
                     },
                     "environment": {
                         "type": "object",
@@ -104,6 +104,17 @@ def option(service: dict[str, Any], name: str) -> str:
     return found[found.index(name) + 1]
 
 
+def metrics_ports(service: dict[str, Any]) -> list[int]:
+    """Where its page for Prometheus is."""
+    return [int(word[13:]) for word in words(service) if word.startswith("metrics_port=")]
+
+
+def mounts(service: dict[str, Any]) -> dict[str, pathlib.Path]:
+    """What of this repository a container sees, by the path it has there."""
+    pairs = [volume.split(":") for volume in service["volumes"] if volume.startswith("./")]
+    return {inside: ROOT / outside for outside, inside, _ in pairs}
+
+
 def listening(services: dict[str, Any]) -> set[tuple[str, int]]:
     """Every (service, port) on which something listens inside the network."""
     found: set[tuple[str, int]] = set()
@@ -113,8 +124,10 @@ def listening(services: dict[str, Any]) -> set[tuple[str, int]]:
             found.add((name, 2181))
         elif role in ("bookie", "broker"):
             found.add((name, int(option(service, "--port"))))
+            found |= {(name, port) for port in metrics_ports(service)}
         if role == "bookie":
             found.add((name, int(option(service, "--control-port"))))
+    found |= {("prometheus", 9090), ("grafana", 3000)}
     found |= {("toxiproxy", int(link["listen"].rpartition(":")[2])) for link in links()}
     return found
 
@@ -189,11 +202,81 @@ def test_what_must_survive_has_a_named_volume_of_its_own() -> None:
     assert sorted(named) == sorted(set(named)) == sorted(loaded["volumes"])
 
 
-def test_mounted_files_exist() -> None:
-    for service in compose()["services"].values():
+def test_mounted_files_and_folders_exist_and_are_read_only() -> None:
+    for name, service in compose()["services"].items():
         for volume in service.get("volumes", []):
             if volume.startswith("./"):
-                assert (ROOT / volume.split(":")[0]).is_file()
+                outside, _, mode = volume.split(":")
+                assert (ROOT / outside).exists(), f"{name} mounts {outside}"
+                assert mode == "ro"
+
+
+def loaded(path: pathlib.Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_f171_prometheus_scrapes_every_server_where_it_has_its_page() -> None:
+    services = compose()["services"]
+    inside = mounts(services["prometheus"])
+    (config_file,) = [
+        word.partition("=")[2]
+        for word in services["prometheus"]["command"]
+        if word.startswith("--config.file=")
+    ]
+    config = loaded(inside[config_file])
+    targets: dict[str, set[tuple[str, int]]] = {}
+    for job in config["scrape_configs"]:
+        for target in (one for static in job["static_configs"] for one in static["targets"]):
+            host, _, port = target.rpartition(":")
+            targets.setdefault(job["job_name"], set()).add((host, int(port)))
+    for role in ("broker", "bookie"):
+        pages = {
+            (name, port)
+            for name, service in services.items()
+            if name.startswith(f"{role}-")
+            for port in metrics_ports(service)
+        }
+        assert len(pages) == ROLES[role], "each has one page"
+        assert targets.pop(f"octavo-{role}") == pages
+    assert targets == {}
+    folder = pathlib.PurePosixPath(config_file).parent
+    for rules in config["rule_files"]:
+        assert loaded(inside[str(folder / rules)])["groups"]
+
+
+def test_f171_grafana_finds_its_data_and_the_dashboards() -> None:
+    services = compose()["services"]
+    grafana = services["grafana"]
+    inside = mounts(grafana)
+    provisioning = inside["/etc/grafana/provisioning"]
+    (sources,) = (provisioning / "datasources").iterdir()
+    (source,) = loaded(sources)["datasources"]
+    assert source["type"] == "prometheus"
+    assert source["isDefault"]
+    scheme, _, address = source["url"].partition("://")
+    host, _, port = address.partition(":")
+    assert scheme == "http"
+    assert (host, int(port)) in listening(services)
+    assert host in grafana["depends_on"]
+    (providers,) = (provisioning / "dashboards").iterdir()
+    (provider,) = loaded(providers)["providers"]
+    boards = [
+        json.loads(file.read_text()) for file in inside[provider["options"]["path"]].iterdir()
+    ]
+    assert len({board["uid"] for board in boards}) == len(boards) == 5
+
+
+def test_who_watches_is_there_only_when_asked_for_and_only_for_this_machine() -> None:
+    services = compose()["services"]
+    for name in ("prometheus", "grafana"):
+        assert services[name]["profiles"] == ["monitoring"]
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
+        assert services[name]["healthcheck"]["test"][:4] == ["CMD", "wget", "-q", "--spider"]
+        assert (
+            f":{services[name]['ports'][0].rpartition(':')[2]}/"
+            in (services[name]["healthcheck"]["test"][4])
+        )
 
 
 def test_dependencies_are_services_with_health_checks() -> None:
