@@ -185,6 +185,21 @@ async def test_every_way_to_send_has_one_span_and_carries_its_context(
     assert list(dict.fromkeys(links)) == [one.context.span_id for one in sends[:3]]
 
 
+async def test_ids_and_contexts_go_together(broker: RawClient, spans: Spans) -> None:
+    """X14: a partition goes by the last header, the id, so a context stands before it."""
+    async with AsyncClient(broker.address, tracing=True) as client:
+        await client.admin.create_topic("orders", partitions=1, config={"dedup.window.ms": "60000"})
+        async with client.producer() as producer:
+            for _ in range(2):
+                await producer.send("orders", b"one", dedup_id="1")
+                await producer.send_many("orders", [b"two", b"three"], dedup_ids=["2", "3"])
+        records = await read(client, 3)
+    assert [record.value for record in records] == [b"one", b"two", b"three"]
+    sends = [traceparent(one) for one in spans.all("send orders")]
+    carried = [client_tracing.carried_by(record.headers) for record in records]
+    assert carried == [sends[0], sends[1], sends[1]]
+
+
 async def test_what_fails_ends_its_span_with_the_error(broker: RawClient, spans: Spans) -> None:
     async with AsyncClient(broker.address, tracing=True) as client:
         await client.admin.create_topic("orders", partitions=1)
