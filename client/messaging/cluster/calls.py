@@ -178,9 +178,12 @@ class Calls:
         self.silent.answered(address)
         return reply
 
-    async def watched(self, address: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def watched(
+        self, address: str, attempt: Callable[[], Awaitable[T]], *, held_s: float = 0.0
+    ) -> T:
         """What the attempt brings; RequestTimedOut once the broker is silent, as it is for streams:
         no answer for SILENT_S, and none to a trifle within PROBE_S. One that is slow is waited for.
+        A request that it may keep for `held_s` is given so long before.
 
         The request may have reached the broker, and may still be carried out.
         """
@@ -188,7 +191,9 @@ class Calls:
         patience = asyncio.timeout(None)
         try:
             async with patience:
-                watcher = self.tasks.spawn(self._until_silent(address, patience), name="patience")
+                watcher = self.tasks.spawn(
+                    self._until_silent(address, patience, held_s), name="patience"
+                )
                 try:
                     return await attempt()
                 finally:
@@ -198,9 +203,11 @@ class Calls:
                 raise
             raise RequestTimedOut(f"{address}: the broker fell silent during a request") from error
 
-    async def _until_silent(self, address: str, patience: asyncio.Timeout) -> None:
+    async def _until_silent(self, address: str, patience: asyncio.Timeout, held_s: float) -> None:
+        wait_s = held_s + SILENT_S
         while True:
-            await self.clock.sleep(SILENT_S)
+            await self.clock.sleep(wait_s)
+            wait_s = SILENT_S
             if not await self.responds(address):
                 patience.reschedule(asyncio.get_running_loop().time())
                 return

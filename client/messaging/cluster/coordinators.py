@@ -7,6 +7,7 @@ asked for it. Runs on the client's loop.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Protocol, TypeVar
 
 from octavo.client.messaging.cluster.calls import Calls, GroupCall
@@ -60,12 +61,18 @@ class Coordinators:
                 return found.address
         raise CoordinatorNotAvailable(f"nobody coordinates group {group_id!r} yet")
 
-    async def ask(self, group_id: str, call: GroupCall[R], timeout_s: float) -> R:
-        """One attempt at the coordinator; raises the error that it answers, or its silence."""
+    async def ask(
+        self, group_id: str, call: GroupCall[R], timeout_s: float, *, held_s: float = 0.0
+    ) -> R:
+        """One attempt at the coordinator; raises the error that it answers, or its silence.
+
+        `held_s`: so long it may keep the request for reasons of its own, as it does heartbeats.
+        """
         deadline = Deadline(self._calls.clock, timeout_s)
         address = await self.of(group_id, timeout_s)
         try:
-            reply = await self._calls.ask_group(address, call, deadline.left_s())
+            attempt = partial(self._calls.ask_group, address, call, deadline.left_s())
+            reply = await self._calls.watched(address, attempt, held_s=held_s)
             if reply.error.code:
                 raise from_wire(reply.error)
         except _GONE:

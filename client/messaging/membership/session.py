@@ -261,6 +261,7 @@ class Session:
                 self._group_id,
                 lambda stub, limit_s: stub.Heartbeat(request, timeout=limit_s),
                 self._interval_s + HEARTBEAT_GRACE_S,
+                held_s=self._interval_s,
             )
             told = wire.told(reply, {s.topic_id: s.topic for s in self.readings.slots.values()})
         except OctavoError as error:
