@@ -7,13 +7,13 @@ partition are kept apart by ledger fencing and by the compare-and-set of the par
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from octavo.metadata.paths import Paths
+from octavo.metadata.scanning import scan_all
 from octavo.metadata.settled import SettledWrites
 from octavo.metadata.store import MetadataStore, Unsubscribe
 from octavo.proto import records_pb2
@@ -83,17 +83,17 @@ class BundleRegistry:
 
     async def owners(self) -> dict[int, BundleOwner]:
         """All owned bundles; unreadable ones are skipped (M-7): nobody else gets them."""
-        names = await self._store.children(self._paths.bundles)
-        bundles = [int(name) for name in names if name.isdecimal()]
-        owners = await asyncio.gather(*map(self._readable_owner, bundles))
-        return {bundle: owner for bundle, owner in zip(bundles, owners, strict=True) if owner}
-
-    async def _readable_owner(self, bundle: int) -> BundleOwner | None:
-        try:
-            return await self.owner(bundle)
-        except MetadataCorrupt as error:  # M-7: alarm, skip, go on
-            _log.error("bundle-owner-unreadable", bundle=bundle, cause=error.cause)
-            return None
+        owners: dict[int, BundleOwner] = {}
+        async for name, found in scan_all(self._store, self._paths.bundles):
+            if not name.isdecimal():
+                continue
+            try:
+                if isinstance(found, MetadataCorrupt):
+                    raise found
+                owners[int(name)] = BundleOwner.from_bytes(found.value)
+            except MetadataCorrupt as error:  # M-7: alarm, skip, go on
+                _log.error("bundle-owner-unreadable", bundle=int(name), cause=error.cause)
+        return owners
 
     async def release(self, bundle: int, me: BundleOwner) -> None:
         """Give the bundle up if it is ours; nothing happens when it is not."""

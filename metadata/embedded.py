@@ -9,15 +9,17 @@ MetadataUnavailable: it was not sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 
 from octavo.metadata.envelope import seal, unseal
-from octavo.metadata.keys import check_key, check_value
+from octavo.metadata.keys import check_key, check_keys, check_value
+from octavo.metadata.scanning import read_each
 from octavo.metadata.store import (
     Child,
+    Found,
     Put,
     Scanned,
     SessionState,
@@ -175,6 +177,22 @@ class EmbeddedStore:
         """The committed value; raises MetadataCorrupt (M-7)."""
         reply = await self._ask(wire.ClientMessage(get=wire.Get(key=check_key(key))))
         return _versioned(key, reply.value) if reply.value.found else None
+
+    async def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """The committed values; large ones take several requests."""
+        left = list(check_keys(keys))
+        found: list[Found] = []
+        while left:
+            message = wire.ClientMessage(get_many=wire.GetMany(keys=left))
+            try:
+                children = (await self._ask(message)).scanned.children
+            except InvalidRequest:  # a server before there were such requests
+                return found + await read_each(self.get, left)
+            if not children:
+                raise self._lost("get_many", "it tells of no key")
+            found += map(_found, children)
+            del left[: len(children)]
+        return found
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
@@ -420,13 +438,22 @@ def _versioned(key: str, value: wire.Value) -> Versioned:
     return Versioned(unseal(key, value.value), Version(value.version, value.life))
 
 
-def _child(key: str, child: wire.Child) -> Child:
-    if child.damage:
-        return Child(child.name, MetadataCorrupt(child.damage))
+def _child(directory: str, child: wire.Child) -> Child:
+    return Child(child.name, _opened(f"{directory}/{child.name}", child))
+
+
+def _found(told: wire.Child) -> Found:
+    """What is at a key that is told as a child's name is."""
+    return _opened(told.name, told) if told.damage or told.value.found else None
+
+
+def _opened(key: str, told: wire.Child) -> Versioned | MetadataCorrupt:
+    if told.damage:
+        return MetadataCorrupt(told.damage)
     try:
-        return Child(child.name, _versioned(f"{key}/{child.name}", child.value))
+        return _versioned(key, told.value)
     except MetadataCorrupt as error:
-        return Child(child.name, error)
+        return error
 
 
 def _version(reply: wire.ServerMessage) -> Version:

@@ -28,8 +28,8 @@ import grpc
 
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.envelope import OVERHEAD_BYTES
-from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_value
-from octavo.metadata.store import Child, Put, Version, Versioned, life_of
+from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_keys, check_value
+from octavo.metadata.store import Found, Put, Version, Versioned, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.endpoints import bind, grpc_server
@@ -329,9 +329,12 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
         if operation == "scan":
             scan = message.scan
             part = tree.scan(check_key(scan.key), scan.after, scan.limit)
-            children = [_child(child) for child in part.children]
+            children = [_told(*child) for child in part.children]
             scanned = wire.Scanned(children=children, more_after=part.more_after)
             return wire.ServerMessage(scanned=scanned), []
+        if operation == "get_many":
+            told = [_told(*pair) for pair in tree.get_many(check_keys(message.get_many.keys))]
+            return wire.ServerMessage(scanned=wire.Scanned(children=told)), []
         if operation == "children":
             names = tree.children(check_key(message.children.key))
             return wire.ServerMessage(names=wire.Names(names=names)), []
@@ -456,10 +459,10 @@ def _value(found: Versioned | None) -> wire.Value:
     return wire.Value(found=True, value=found.value, version=version, life=life_of(version))
 
 
-def _child(child: Child) -> wire.Child:
-    if isinstance(child.found, MetadataCorrupt):
-        return wire.Child(name=child.name, damage=child.found.cause)
-    return wire.Child(name=child.name, value=_value(child.found))
+def _told(name: str, found: Found) -> wire.Child:
+    if isinstance(found, MetadataCorrupt):
+        return wire.Child(name=name, damage=found.cause)
+    return wire.Child(name=name, value=_value(found))
 
 
 def _expected(write: wire.Put | wire.Delete) -> Version | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import pathlib
 import sqlite3
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from octavo.metadata.embedded_proof import (
 from octavo.metadata.envelope import SEALED_EMPTY
 from octavo.metadata.keys import name_of, parent_of, parents_of
 from octavo.metadata.scanning import SCAN_BYTES_MAX
-from octavo.metadata.store import Child, Put, Scanned, Version, Versioned, life_of
+from octavo.metadata.store import Child, Found, Put, Scanned, Version, Versioned, life_of
 from octavo.runtime.errors import (
     IllegalStateError,
     KeyExists,
@@ -183,6 +183,21 @@ class SqliteTree:
                 found.append(Child(name, entry))
                 size_bytes += len(entry.value)
         return Scanned(found, names[at - 1] if 0 < at < len(names) else "")
+
+    def get_many(self, keys: Sequence[str]) -> list[tuple[str, Found]]:
+        """The first of `keys` with what is there: at least one, and no more than are large."""
+        found: list[tuple[str, Found]] = []
+        size_bytes = 0
+        for key in keys:
+            try:
+                entry: Found = self.get(key)
+            except MetadataCorrupt as error:
+                entry = error
+            found.append((key, entry))
+            size_bytes += len(entry.value) if isinstance(entry, Versioned) else 0
+            if size_bytes >= SCAN_BYTES_MAX:
+                break
+        return found
 
     def create(self, key: str, value: bytes, session_id: int) -> tuple[int, list[str]]:
         """Create `key` and missing parents; `session_id` 0 means not ephemeral."""

@@ -6,10 +6,15 @@ same things before anything is sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.runtime.errors import InvalidRequest
 
 MAX_VALUE_BYTES = 1_000_000
 """ZooKeeper drops the connection of a client that sends more than 1 MiB; refuse it before (M-6)."""
+
+GET_MANY_MAX = 64
+"""Keys that are read with one request."""
 
 MAX_KEY_CHARS = 1_000
 """Longest key; far above every path of this system."""
@@ -25,6 +30,15 @@ def check_key(key: str) -> str:
     if any(part in ("", ".", "..") for part in key[1:].split("/")):
         raise InvalidRequest(f"not a metadata key: {key!r}")
     return key
+
+
+def check_keys(keys: Sequence[str]) -> Sequence[str]:
+    """Return `keys` if one request may read them, else raise InvalidRequest."""
+    if len(keys) > GET_MANY_MAX:
+        raise InvalidRequest(f"{len(keys)} metadata keys at once are more than {GET_MANY_MAX}")
+    for key in keys:
+        check_key(key)
+    return keys
 
 
 def check_value(key: str, value: bytes, limit_bytes: int = MAX_VALUE_BYTES) -> bytes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from octavo.metadata.keys import parent_of
+from octavo.metadata.keys import GET_MANY_MAX, parent_of
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState, Quorum
 from octavo.metadata.paths import LEDGER_LEVELS, Paths
 from octavo.metadata.settled import SettledWrites
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store import Found, MetadataStore, Versioned
 from octavo.metadata.version_floor import VersionFloor
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -27,6 +27,7 @@ from octavo.runtime.errors import (
     MetadataRefused,
     MetadataUnavailable,
     NoSuchLedger,
+    OctavoError,
     UnknownOutcome,
     UnsupportedVersion,
     VersionConflict,
@@ -41,6 +42,7 @@ __all__ = [
     "LedgerMetadata",
     "LedgerState",
     "Quorum",
+    "ReadLedger",
     "VersionedLedger",
 ]
 
@@ -61,6 +63,10 @@ class VersionedLedger(NamedTuple):
 
     metadata: LedgerMetadata
     version: int
+
+
+ReadLedger = VersionedLedger | NoSuchLedger | MetadataCorrupt | UnsupportedVersion
+"""A record, or why there is none that can be used."""
 
 
 class LedgerCatalog:
@@ -170,9 +176,42 @@ class LedgerCatalog:
                 raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
             return VersionedLedger(LedgerMetadata.from_bytes(found.value, ledger_id), found.version)
         except (MetadataCorrupt, UnsupportedVersion) as error:
-            self.corrupt_records += 1
-            _log.error("ledger-record-unreadable", ledger_id=ledger_id, cause=error.cause)
+            self._count_unreadable(ledger_id, error)
             raise
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[ReadLedger]:
+        """What `read` says of each, without a barrier, `GET_MANY_MAX` with one request.
+
+        An error is a value here. Raises MetadataUnavailable.
+        """
+        read: list[ReadLedger] = []
+        for start in range(0, len(ledger_ids), GET_MANY_MAX):
+            some = ledger_ids[start : start + GET_MANY_MAX]
+            keys = [self._paths.ledger(ledger_id) for ledger_id in some]
+            floors = [self._floor.of(key) for key in keys]
+            found = await self._store.get_many(keys)
+            for one in zip(some, keys, floors, found, strict=True):
+                read.append(await self._judged(*one))
+        return read
+
+    async def _judged(self, ledger_id: LedgerId, key: str, floor: int, found: Found) -> ReadLedger:
+        if found is None or (isinstance(found, Versioned) and found.version < floor):
+            try:  # absent or old: a follower proves neither
+                return await self.read(ledger_id, barrier=True)
+            except (NoSuchLedger, MetadataCorrupt, UnsupportedVersion) as error:
+                return error
+        try:
+            if isinstance(found, MetadataCorrupt):
+                raise found
+            self._floor.saw(key, found.version)
+            return VersionedLedger(LedgerMetadata.from_bytes(found.value, ledger_id), found.version)
+        except (MetadataCorrupt, UnsupportedVersion) as error:
+            self._count_unreadable(ledger_id, error)
+            return error
+
+    def _count_unreadable(self, ledger_id: LedgerId, error: OctavoError) -> None:
+        self.corrupt_records += 1
+        _log.error("ledger-record-unreadable", ledger_id=ledger_id, cause=error.cause)
 
     async def _read(self, key: str, barrier: bool) -> Versioned | None:
         floor = self._floor.of(key)
@@ -304,10 +343,25 @@ class LedgerCatalog:
                 continue
             pending.extend(f"{key}/{name}" for name in reversed(await self._store.children(key)))
 
+    async def walk_found(
+        self, at_once: int = GET_MANY_MAX
+    ) -> AsyncIterator[list[tuple[LedgerId, ReadLedger]]]:
+        """All ledgers as `read_many` finds them, in order of their ids, `at_once` at a time.
+
+        Not a snapshot; a ledger that is deleted meanwhile is NoSuchLedger or left out.
+        """
+        some: list[LedgerId] = []
+        async for ledger_id in self.walk():
+            some.append(ledger_id)
+            if len(some) == at_once:
+                yield list(zip(some, await self.read_many(some), strict=True))
+                some = []
+        if some:
+            yield list(zip(some, await self.read_many(some), strict=True))
+
     async def walk_records(self) -> AsyncIterator[VersionedLedger]:
         """All readable records in id order; unreadable ones are counted and skipped (M-7)."""
-        async for ledger_id in self.walk():
-            try:
-                yield await self.read(ledger_id)
-            except (MetadataCorrupt, UnsupportedVersion, NoSuchLedger):
-                continue
+        async for some in self.walk_found():
+            for _, found in some:
+                if isinstance(found, VersionedLedger):
+                    yield found

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from octavo.metadata.store import MetadataStore, Put, Scanned, SessionState, Unsubscribe, Versioned
+from octavo.metadata.store import (
+    Found,
+    MetadataStore,
+    Put,
+    Scanned,
+    SessionState,
+    Unsubscribe,
+    Versioned,
+)
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import MetadataUnavailable, UnknownOutcome
 from octavo.runtime.histogram import REQUEST_SECONDS, Histogram
 
 OPERATIONS: tuple[str, ...] = (
-    "get", "create", "create_and_put", "put", "delete", "children", "scan", "fetch_add", "barrier",
+    "get", "get_many", "create", "create_and_put", "put", "delete", "children", "scan", "fetch_add",
+    "barrier",
 )  # fmt: skip
 
 _R = TypeVar("_R")
@@ -57,6 +66,10 @@ class MeasuredStore:
     async def get(self, key: str) -> Versioned | None:
         """See `MetadataStore`."""
         return await self._measured("get", self._store.get(key))
+
+    async def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """See `MetadataStore`."""
+        return await self._measured("get_many", self._store.get_many(keys))
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """See `MetadataStore`."""

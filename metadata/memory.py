@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from octavo.metadata.envelope import seal, unseal
-from octavo.metadata.keys import check_key, check_value
+from octavo.metadata.keys import check_key, check_keys, check_value
 from octavo.metadata.memory_tree import MemoryTree
-from octavo.metadata.scanning import scan_by_reading
-from octavo.metadata.store import Put, Scanned, SessionState, Unsubscribe, Versioned
+from octavo.metadata.scanning import read_each, scan_by_reading
+from octavo.metadata.store import Found, Put, Scanned, SessionState, Unsubscribe, Versioned
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.errors import (
@@ -181,6 +181,10 @@ class MemoryStore:
         found = await self._read("get", lambda: self._view().get(key))
         return found and Versioned(unseal(key, found.value), found.version)
 
+    async def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """What is at `keys` as this store's server sees it."""
+        return await read_each(self.get, check_keys(keys))
+
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Create `key` and missing parents."""
         check_value(check_key(key), value)
@@ -213,7 +217,9 @@ class MemoryStore:
 
     async def scan(self, key: str, after: str, limit: int) -> Scanned:
         """Direct children behind `after`, with their values."""
-        return await scan_by_reading(self, check_key(key), after, limit)
+        return await scan_by_reading(
+            check_key(key), after, limit, children=self.children, read=self.get_many
+        )
 
     async def fetch_add(self, key: str) -> int:
         """Add one and return the new value."""

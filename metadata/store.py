@@ -1,7 +1,7 @@
 """The narrow interface behind which the metadata store hides (spec/ledger.md §2.5, design.md §5).
 
 Owns the `MetadataStore` protocol and its value types. Three implementations pass one contract
-suite (tests/contract/test_metadata_store.py): `zookeeper`, `embedded` and `memory`. No client
+suite (tests/contract/test_metadata_*.py): `zookeeper`, `embedded` and `memory`. No client
 library type appears here.
 
 Keys are absolute slash paths without a trailing slash; every key may hold a value and children.
@@ -14,7 +14,7 @@ it is never repeated inside the store (M-3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, Self
 
@@ -47,6 +47,10 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+
+
+Found = Versioned | MetadataCorrupt | None
+"""A value, why it cannot be used (M-7), or that none is seen."""
 
 
 class Put(NamedTuple):
@@ -106,6 +110,13 @@ class MetadataStore(Protocol):
         """The value as one server sees it, or None when it sees none (M-4: proves nothing).
 
         Raises MetadataCorrupt when what is stored there is damaged, whoever did it (M-7).
+        """
+        ...
+
+    async def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """What `get` gives of each of them, in their order; at most `keys.GET_MANY_MAX`.
+
+        Not of one moment. One request where the store has such. Raises MetadataUnavailable.
         """
         ...
 

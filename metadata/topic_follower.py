@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from octavo.metadata.paths import Paths
+from octavo.metadata.scanning import scan_all
 from octavo.metadata.store import MetadataStore, Unsubscribe, Versioned
 from octavo.metadata.topic_record import Topic
 from octavo.runtime.errors import MetadataCorrupt, OctavoError, UnsupportedVersion
@@ -19,7 +20,6 @@ from octavo.runtime.telemetry import get_logger
 CONCURRENT_READS = 32
 SCAN_FROM = 3
 """So many marked records of one directory are read with it, in a scan."""
-SCAN_LIMIT = 1_000
 FOLLOWED_TOPICS_MAX = 100_000
 """Topics beyond are not followed, which is logged."""
 
@@ -140,14 +140,8 @@ class TopicFollower:
 
     async def _scan(self, key: str) -> None:
         """Read every record of a directory in as few round trips as there can be."""
-        after = ""
-        while True:
-            part = await self._store.scan(key, after, SCAN_LIMIT)
-            for child in part.children:
-                self._adopt(f"{key}/{child.name}", child.found)
-            after = part.more_after
-            if not after:
-                return
+        async for child in scan_all(self._store, key):
+            self._adopt(f"{key}/{child.name}", child.found)
 
     async def _read_record(self, key: str) -> None:
         found: Versioned | MetadataCorrupt | None

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from octavo.metadata.paths import Paths
+from octavo.metadata.scanning import scan_all
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.topics import Topic
 from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
@@ -26,14 +27,14 @@ class WalkedTopic(NamedTuple):
 async def walk_topics(store: MetadataStore, paths: Paths) -> AsyncIterator[WalkedTopic]:
     """Every topic, those being deleted included; not a snapshot. Raises MetadataUnavailable.
 
-    Holds the names of one directory at a time (L-1).
+    Holds what one request gives of a directory at a time (L-1).
     """
     await store.barrier()
     for shard in await store.children(paths.topics):
-        for name in await store.children(f"{paths.topics}/{shard}"):
+        async for name, found in scan_all(store, f"{paths.topics}/{shard}"):
             try:
-                found = await store.get(f"{paths.topics}/{shard}/{name}")
-                if found is not None:
-                    yield WalkedTopic(name, Topic.from_bytes(found.value))
+                if isinstance(found, MetadataCorrupt):
+                    raise found
+                yield WalkedTopic(name, Topic.from_bytes(found.value))
             except (MetadataCorrupt, UnsupportedVersion) as error:
                 yield WalkedTopic(name, None, error.cause)

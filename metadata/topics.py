@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from octavo.metadata.keys import GET_MANY_MAX
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths
+from octavo.metadata.scanning import SCAN_LIMIT
 from octavo.metadata.settled import SettledWrites
-from octavo.metadata.store import MetadataStore, Put, Unsubscribe, Versioned
+from octavo.metadata.store import Found, MetadataStore, Put, Unsubscribe, Versioned
 from octavo.metadata.topic_record import (
     PARTITIONS_MAX,
     Decommissioned,
@@ -48,6 +50,7 @@ from octavo.runtime.telemetry import get_logger
 __all__ = [
     "Decommissioned",
     "PartitionCatalog",
+    "PartitionHint",
     "PartitionState",
     "Segment",
     "Topic",
@@ -60,8 +63,6 @@ __all__ = [
     "is_internal",
 ]
 
-SCAN_LIMIT = 1_000
-"""Records that are read in one round trip."""
 DIRECTORIES_AT_ONCE = 16
 CREATE_ATTEMPTS_MAX = 4
 """Lost replies tolerated in one creation, each answered with a new life of the name."""
@@ -341,6 +342,20 @@ class VersionedPartition(NamedTuple):
     version: int
 
 
+PartitionHint = VersionedPartition | MetadataCorrupt | UnsupportedVersion | None
+"""What one server sees of a partition; None: not opened yet, as far as it knows."""
+
+
+def _hint(topic_id: uuid.UUID, partition: int, found: Found) -> PartitionHint:
+    if found is None or isinstance(found, MetadataCorrupt):
+        return found
+    try:
+        state = PartitionState.from_bytes(found.value, topic_id, partition)
+    except (MetadataCorrupt, UnsupportedVersion) as error:
+        return error
+    return VersionedPartition(state, found.version)
+
+
 class PartitionCatalog:
     """Segment lists of partitions: read, create, compare-and-set, delete."""
 
@@ -370,11 +385,19 @@ class PartitionCatalog:
 
     async def read_hint(self, topic_id: uuid.UUID, partition: int) -> VersionedPartition | None:
         """As one server sees it: for descriptions and split planning, never for ownership."""
-        found = await self._store.get(self._paths.partition(topic_id, partition))
-        if found is None:
-            return None
-        state = PartitionState.from_bytes(found.value, topic_id, partition)
-        return VersionedPartition(state, found.version)
+        (found,) = await self.read_hints([(topic_id, partition)])
+        if isinstance(found, MetadataCorrupt | UnsupportedVersion):
+            raise found
+        return found
+
+    async def read_hints(self, wanted: Sequence[tuple[uuid.UUID, int]]) -> list[PartitionHint]:
+        """`read_hint` of each, `GET_MANY_MAX` with one request; an error is a value here."""
+        hints: list[PartitionHint] = []
+        for start in range(0, len(wanted), GET_MANY_MAX):
+            some = wanted[start : start + GET_MANY_MAX]
+            found = await self._store.get_many([self._paths.partition(*one) for one in some])
+            hints += (_hint(*one, value) for one, value in zip(some, found, strict=True))
+        return hints
 
     async def create(self, state: PartitionState) -> VersionedPartition:
         """The first list of a partition; raises KeyExists, UnknownOutcome."""

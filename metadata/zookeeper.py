@@ -19,34 +19,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar, cast
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
     KazooException,
-    NoAuthError,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    UnimplementedError,
+    ZookeeperError,
 )
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import KazooState, ZnodeStat
 
 from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
+from octavo.metadata.kazoo_errors import lost, translated
 from octavo.metadata.kazoo_polling import PollHandler
+from octavo.metadata.kazoo_reads import ReadValue, read_many_async
 from octavo.metadata.kazoo_watches import WatchArms
-from octavo.metadata.keys import check_key, check_value, parent_of, parents_of
-from octavo.metadata.scanning import scan_by_reading
+from octavo.metadata.keys import check_key, check_keys, check_value, parent_of, parents_of
+from octavo.metadata.scanning import read_each, scan_by_reading
 from octavo.metadata.store import (
+    Found,
     Put,
     Scanned,
     SessionState,
@@ -58,10 +57,10 @@ from octavo.metadata.store import (
 from octavo.metadata.watches import SessionListeners, WatchTable
 from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import (
-    ConfigError,
     IllegalStateError,
     KeyExists,
     KeyMissing,
+    MetadataCorrupt,
     MetadataUnavailable,
     OctavoError,
     UnknownOutcome,
@@ -76,6 +75,8 @@ IN_FLIGHT_MAX = 512
 """Operations of one store that may wait for a reply; further callers wait for a slot."""
 CREATE_ROUNDS_MAX = 10
 """How often parents are made again while someone else prunes them (L-3)."""
+CUT_ROUNDS_MAX = 3
+"""Requests that may lose their reply when an old server closes the connection."""
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0, "max_jitter": 0.4}
 """kazoo's connection attempts: for ever, with back-off and jitter."""
 NO_RETRY = {"max_tries": 0}
@@ -86,7 +87,6 @@ GUARD_COUNT = 64
 GUARD_ROUNDS_MAX = 64
 """A guarded write is tried this often while other keys of its guard are being created."""
 
-_WRITES = frozenset({"create", "create_and_put", "put", "delete", "fetch_add"})
 _ANY_VERSION = -1
 _log = logging.getLogger("octavo.metadata.zookeeper")
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
@@ -120,6 +120,7 @@ class ZookeeperStore:
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._connected = asyncio.Event()
         self._credentials: tuple[int, bytes] = (0, b"")
+        self._has_multi_read = True
         self._closed = False
 
     async def start(self) -> None:
@@ -135,6 +136,7 @@ class ZookeeperStore:
                 hint="check the addresses and that ZooKeeper runs",
             ) from None
         await self._make_guards()
+        await self._ask_many([GUARDS])  # learns it now, while nobody's request is under way
 
     async def _make_guards(self) -> None:
         """Before anything else, so that creations need one round trip; made once per cluster."""
@@ -284,7 +286,7 @@ class ZookeeperStore:
             if isinstance(result, KazooException) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):
-                raise _translate(operation, result, self._hosts) from result
+                raise translated(operation, result, self._hosts) from result
         return results
 
     async def children(self, key: str) -> list[str]:
@@ -299,7 +301,51 @@ class ZookeeperStore:
 
     async def scan(self, key: str, after: str, limit: int) -> Scanned:
         """Direct children behind `after`, with their values."""
-        return await scan_by_reading(self, check_key(key), after, limit)
+        return await scan_by_reading(
+            check_key(key), after, limit, children=self.children, read=self.get_many
+        )
+
+    async def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """What is at `keys`, in one round trip, or in one for each where the server is old."""
+        answers = await self._ask_many(check_keys(keys)) if keys else []
+        if answers is None:
+            return await read_each(self.get, keys)
+        return [self._found(*pair) for pair in zip(keys, answers, strict=True)]
+
+    async def _ask_many(self, keys: Sequence[str]) -> list[ReadValue | ZookeeperError] | None:
+        """What the server says of `keys`; None when it does not know such requests."""
+        if not self._has_multi_read:
+            return None
+        try:
+            return await self._call("get_many", partial(read_many_async, self._client, keys))
+        except OctavoError as error:
+            if not isinstance(error.__cause__, UnimplementedError):
+                raise
+        self._has_multi_read = False
+        _log.warning("ZooKeeper at %s is older than 3.6: each value is a request", self._hosts)
+        await self._over_the_cut()
+        return None
+
+    async def _over_the_cut(self) -> None:
+        """Until a request is answered again: with that answer the server closes the connection."""
+        for attempt in range(CUT_ROUNDS_MAX):
+            try:
+                await self.barrier()
+            except MetadataUnavailable:
+                if attempt + 1 == CUT_ROUNDS_MAX:
+                    raise
+            else:
+                return
+
+    def _found(self, key: str, answer: ReadValue | ZookeeperError) -> Found:
+        if isinstance(answer, NoNodeError):
+            return None
+        if isinstance(answer, ZookeeperError):
+            raise translated("get_many", answer, self._hosts)
+        try:
+            return Versioned(unseal(key, answer.value), Version(answer.version, answer.czxid))
+        except MetadataCorrupt as error:
+            return error
 
     async def fetch_add(self, key: str) -> int:
         """An unconditional set, whose new znode version is the counter's new value (ID-1)."""
@@ -360,9 +406,9 @@ class ZookeeperStore:
                 async with asyncio.timeout(self._operation_timeout_s):
                     return await future
             except TimeoutError:
-                raise _lost(operation, "no answer in time", self._hosts) from None
+                raise lost(operation, "no answer in time", self._hosts) from None
             except KazooException as error:
-                raise _translate(operation, error, self._hosts) from error
+                raise translated(operation, error, self._hosts) from error
 
     async def _wait_connection(self) -> None:
         if not self._connected.is_set() and not self._closed:
@@ -423,30 +469,6 @@ def _set_result(future: asyncio.Future[T], value: T) -> None:
 def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _translate(operation: str, error: KazooException, hosts: str) -> OctavoError:
-    if isinstance(error, NoNodeError):
-        return KeyMissing(f"{operation}: the key does not exist")
-    if isinstance(error, NodeExistsError):
-        return KeyExists(f"{operation}: the key exists")
-    if isinstance(error, BadVersionError):
-        return VersionConflict(f"{operation}: the key has another version")
-    if isinstance(error, NotEmptyError):
-        return VersionConflict(f"{operation}: the key has children")
-    if isinstance(error, NoChildrenForEphemeralsError):
-        return IllegalStateError(f"{operation}: an ephemeral key cannot have children")
-    if isinstance(error, NoAuthError | AuthFailedError):
-        return ConfigError(f"{operation}: ZooKeeper refused our credentials")
-    if isinstance(error, ConnectionClosedError):
-        return MetadataUnavailable(f"{operation}: the store was closed")
-    _log.info("%s lost its reply: %r", operation, error)
-    return _lost(operation, type(error).__name__, hosts)
-
-
-def _lost(operation: str, why: str, hosts: str) -> UnknownOutcome | MetadataUnavailable:
-    kind = UnknownOutcome if operation in _WRITES else MetadataUnavailable
-    return kind(f"the reply of ZooKeeper at {hosts} to {operation} was lost ({why})", address=hosts)
 
 
 def guard_of(key: str) -> str:

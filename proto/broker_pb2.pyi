@@ -506,6 +506,7 @@ class TopicInfo(_message.Message):
     CREATED_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     EFFECTIVE_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     created_ms: _builtins.int
@@ -519,6 +520,10 @@ class TopicInfo(_message.Message):
     def effective(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """every setting as it works; only where it was asked for"""
 
+    @_builtins.property
+    def shared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in a list that shares: places of its partitions there, in place of `partitions`"""
+
     def __init__(
         self,
         *,
@@ -529,10 +534,11 @@ class TopicInfo(_message.Message):
         created_ms: _builtins.int = ...,
         error: Global___Error | None = ...,
         effective: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        shared: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "effective", b"effective", "error", b"error", "name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "created_ms", b"created_ms", "effective", b"effective", "error", b"error", "name", b"name", "partitions", b"partitions", "shared", b"shared", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1095,26 +1101,31 @@ Global___AlterTopicReply: _TypeAlias = AlterTopicReply  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
-    """A page of topics, in an order of the store's; the next one is behind the last name of this one."""
+    """A page of topics, in an order of the store's; the next one is behind the last name of this one. `shares`: partitions of
+    different topics that have all in common may be told once, in `ListTopicsReply.partitions`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     INCLUDE_INTERNAL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     include_internal: _builtins.bool
     limit: _builtins.int
     after: _builtins.str
+    shares: _builtins.bool
     def __init__(
         self,
         *,
         include_internal: _builtins.bool = ...,
         limit: _builtins.int = ...,
         after: _builtins.str = ...,
+        shares: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "include_internal", b"include_internal", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "include_internal", b"include_internal", "limit", b"limit", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1126,18 +1137,22 @@ class ListTopicsReply(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicInfo]: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionInfo]: ...
     def __init__(
         self,
         *,
         topics: _abc.Iterable[Global___TopicInfo] | None = ...,
         more: _builtins.bool = ...,
+        partitions: _abc.Iterable[Global___PartitionInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "partitions", b"partitions", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

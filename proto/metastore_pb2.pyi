@@ -231,6 +231,26 @@ class Children(_message.Message):
 Global___Children: _TypeAlias = Children  # noqa: Y015
 
 @_typing.final
+class GetMany(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMany: _TypeAlias = GetMany  # noqa: Y015
+
+@_typing.final
 class Scan(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -346,6 +366,7 @@ class ClientMessage(_message.Message):
     UNWATCH_FIELD_NUMBER: _builtins.int
     SCAN_FIELD_NUMBER: _builtins.int
     CREATE_AND_PUT_FIELD_NUMBER: _builtins.int
+    GET_MANY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """echoed in the reply; watches and unwatches get none"""
     @_builtins.property
@@ -376,6 +397,8 @@ class ClientMessage(_message.Message):
     def scan(self) -> Global___Scan: ...
     @_builtins.property
     def create_and_put(self) -> Global___CreateAndPut: ...
+    @_builtins.property
+    def get_many(self) -> Global___GetMany: ...
     def __init__(
         self,
         *,
@@ -394,12 +417,13 @@ class ClientMessage(_message.Message):
         unwatch: Global___Unwatch | None = ...,
         scan: Global___Scan | None = ...,
         create_and_put: Global___CreateAndPut | None = ...,
+        get_many: Global___GetMany | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "get_many", b"get_many", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "children", b"children", "close", b"close", "create", b"create", "create_and_put", b"create_and_put", "delete", b"delete", "fetch_add", b"fetch_add", "get", b"get", "get_many", b"get_many", "open", b"open", "operation", b"operation", "ping", b"ping", "put", b"put", "request_id", b"request_id", "scan", b"scan", "unwatch", b"unwatch", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch", "scan", "create_and_put"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["open", "ping", "close", "get", "create", "put", "delete", "children", "fetch_add", "barrier", "watch", "unwatch", "scan", "create_and_put", "get_many"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 

@@ -7,8 +7,6 @@ not look at everything; nothing here may be read as "every record has all its co
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -23,7 +21,6 @@ PARTITIONS_MAX = 2_000
 """Partitions whose segments one census looks at."""
 SEGMENTS_MAX = 2_000
 """Ledger records that one census reads, newest segments first."""
-CONCURRENT_READS = 32
 
 
 class CopyCensus(NamedTuple):
@@ -49,41 +46,31 @@ async def take_census(
 
     Raises OctavoError when the catalog or a record cannot be read: then nothing is known.
     """
-    gate = asyncio.Semaphore(CONCURRENT_READS)
     bookies = storage.bookies()
     live = {bookie.member for bookie in bookies}
-
-    async def listed(topic_id: uuid.UUID, number: int) -> tuple[Segment, ...]:
-        async with gate:
-            found = await partitions.read_hint(topic_id, number)
-        return tuple(found.state.segments) if found is not None else ()
-
-    async def look(segment: Segment) -> LedgerMetadata | None:
-        async with gate:
-            try:
-                return await storage.read_record(segment.ledger_id)
-            except NoSuchLedger:
-                return None  # its topic is being deleted, or the list was trimmed meanwhile
-
     wanted = [
         (topic.topic_id, number)
         for topic, _ in await topics.list()
         if not topic.deleting
         for number in range(topic.partitions)
     ]
-    lists = await asyncio.gather(*(listed(*one) for one in wanted[:PARTITIONS_MAX]))
-    everything = sorted(
-        (segment for segments in lists for segment in segments),
-        key=lambda segment: segment.ledger_id,
-        reverse=True,
-    )
+    everything: list[Segment] = []
+    for found in await partitions.read_hints(wanted[:PARTITIONS_MAX]):
+        if isinstance(found, Exception):
+            raise found
+        if found is not None:
+            everything += found.state.segments
+    everything.sort(key=lambda segment: segment.ledger_id, reverse=True)
     chosen = everything[:SEGMENTS_MAX]
-    records = await asyncio.gather(*(look(segment) for segment in chosen))
     degraded = short = 0
     returned: dict[str, bytes] = {}
-    for segment, record in zip(chosen, records, strict=True):
-        if record is None:
-            continue
+    records = await storage.read_records([segment.ledger_id for segment in chosen])
+    for segment, read in zip(chosen, records, strict=True):
+        if isinstance(read, NoSuchLedger):
+            continue  # its topic is being deleted, or the list was trimmed meanwhile
+        if isinstance(read, Exception):
+            raise read
+        record = read.metadata
         degraded += int(record.degraded and segment.end_offset is None)
         short += int(is_short(record, live))
         named = {member.bookie_id for _, members in record.fragments for member in members}

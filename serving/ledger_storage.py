@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
@@ -10,6 +11,7 @@ from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.counters import LedgerCounters
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.ledgers import ReadLedger
 from octavo.metadata.paths import Paths
 from octavo.metadata.store import MetadataStore
 from octavo.proto.bookie_wire import Status
@@ -69,6 +71,10 @@ class LedgerStorage:
     async def read_record(self, ledger_id: LedgerId) -> LedgerMetadata:
         """The record; absence is proven (M-4)."""
         return (await self._client.catalog.read(ledger_id)).metadata
+
+    async def read_records(self, ledger_ids: Sequence[LedgerId]) -> list[ReadLedger]:
+        """The records; absence is proven (M-4)."""
+        return await self._client.catalog.read_many(ledger_ids)
 
     async def holders(self, record: LedgerMetadata) -> list[Holder]:
         """One LAC request for each member, all at once."""

@@ -17,18 +17,31 @@ from functools import lru_cache
 
 REMEMBERED_BYTES_MAX = 16 << 20
 """52,000 topics of 10 partitions."""
+HASH_BYTES = 8
 TOPIC_BYTES, PARTITION_BYTES = 240, 8
 """What remembering takes, as measured."""
 
 
 def stable_hash(text: str) -> int:
     """64 bits that are equal in every process (G1: never Python's own hash)."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest(), "big")
 
 
 def bundle_of(topic_id: uuid.UUID, partition: int, bundles: int) -> int:
     """The bundle a partition belongs to (O-1)."""
-    return stable_hash(f"{topic_id.hex}/{partition}") % bundles
+    return bundles_of(topic_id, (partition,), bundles)[0]
+
+
+def bundles_of(topic_id: uuid.UUID, partitions: Iterable[int], bundles: int) -> tuple[int, ...]:
+    """The bundles of several partitions: `stable_hash` of "id/number", of which the id is hashed
+    once."""
+    head = hashlib.blake2b(f"{topic_id.hex}/".encode(), digest_size=HASH_BYTES)
+    found: list[int] = []
+    for partition in partitions:
+        one = head.copy()
+        one.update(b"%d" % partition)
+        found.append(int.from_bytes(one.digest(), "big") % bundles)
+    return tuple(found)
 
 
 class BundleNumbers:
@@ -50,8 +63,7 @@ class BundleNumbers:
         if known:
             self.size_bytes -= _size_bytes(known)
         if len(known) < partitions:  # never asked for, or the topic grew
-            more = range(len(known), partitions)
-            known += tuple(bundle_of(topic_id, number, self._bundles) for number in more)
+            known += bundles_of(topic_id, range(len(known), partitions), self._bundles)
         self._known[topic_id] = known
         self.size_bytes += _size_bytes(known)
         while self.size_bytes > REMEMBERED_BYTES_MAX and len(self._known) > 1:

@@ -8,7 +8,13 @@ are seen through to their end here.
 
 from __future__ import annotations
 
-from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog, is_internal
+from octavo.metadata.topics import (
+    PartitionCatalog,
+    PartitionState,
+    Topic,
+    TopicCatalog,
+    is_internal,
+)
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
@@ -85,11 +91,19 @@ class RetentionRounds:
 
     async def _look_at(self, topic: Topic, bundles: set[int]) -> int:
         settings = self._settings(topic)
+        closed = [
+            (topic.topic_id, partition)
+            for partition in range(topic.partitions)
+            if self._registry.bundle(topic.topic_id, partition) in bundles
+            and not self._registry.is_open(topic.name, partition)
+        ]
         opened = 0
-        for partition in range(topic.partitions):
-            bundle = self._registry.bundle(topic.topic_id, partition)
-            if bundle in bundles and not self._registry.is_open(topic.name, partition):
-                opened += await self._look_at_partition(topic, partition, settings)
+        hints = await self._partitions.read_hints(closed)
+        for (_, partition), hint in zip(closed, hints, strict=True):
+            if isinstance(hint, Exception):  # M-7: the others are looked at all the same
+                _log.error("partition-record-unreadable", topic=topic.name, partition=partition)
+            elif hint is not None and not self._registry.is_open(topic.name, partition):
+                opened += await self._look_at_partition(topic, hint.state, settings)
         return opened
 
     async def _look_at_consumed(self, topic: Topic) -> None:
@@ -127,14 +141,12 @@ class RetentionRounds:
                 _log.info("decommission-waits", topic=topic.name, cause=error.cause)
 
     async def _look_at_partition(
-        self, topic: Topic, partition: int, settings: TopicSettings
+        self, topic: Topic, state: PartitionState, settings: TopicSettings
     ) -> int:
-        found = await self._partitions.read_hint(topic.topic_id, partition)
-        if found is None:
-            return 0
-        may_be_consumed = settings.goes_when_consumed and holds_records(found.state)
+        partition = state.partition
+        may_be_consumed = settings.goes_when_consumed and holds_records(state)
         if not may_be_consumed and not wants_an_owner(
-            found.state,
+            state,
             settings.retention,
             now_ms=self._clock.wall_ms(),
             trash_delay_ms=self._config.trash_delay_ms,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.ledgers import ReadLedger
 from octavo.runtime.ids import LedgerId, Member
 from octavo.serving.ledger_backend import LedgerBackend
 
@@ -42,6 +44,10 @@ class Storage(Protocol):
 
     async def read_record(self, ledger_id: LedgerId) -> LedgerMetadata:
         """A ledger's record; raises NoSuchLedger."""
+        ...
+
+    async def read_records(self, ledger_ids: Sequence[LedgerId]) -> list[ReadLedger]:
+        """The records of several, many with one request; an error is a value here."""
         ...
 
     async def holders(self, record: LedgerMetadata) -> list[Holder]:

@@ -11,7 +11,7 @@ import grpc
 
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.ledger_record import LedgerMetadata
-from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.ledgers import LedgerCatalog, ReadLedger
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.paths import Paths
 from octavo.proto import broker_pb2 as pb
@@ -67,6 +67,9 @@ class MemoryStorage:
 
     async def read_record(self, ledger_id: LedgerId) -> LedgerMetadata:
         return (await self._catalog.read(ledger_id)).metadata
+
+    async def read_records(self, ledger_ids: Sequence[LedgerId]) -> list[ReadLedger]:
+        return await self._catalog.read_many(ledger_ids)
 
     async def holders(self, record: LedgerMetadata) -> list[Holder]:
         stored = self._bookies.ledgers[record.ledger_id]

@@ -21,6 +21,8 @@ UNUSED = {
         "end_lease", "force_version", "lose_reply", "lose_request", "suspend",
     },
     "src/octavo/runtime/clock.py": {"ManualClock"},
+    # What kazoo calls of a request.
+    "metadata/kazoo_reads.py": {"deserialize", "serialize"},
     # What tools stand on, with its tests (M-7).
     "metadata/ledgers.py": {"walk_records"},
     # Called by Spark.

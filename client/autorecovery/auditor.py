@@ -23,15 +23,13 @@ from octavo.client.autorecovery.replica_check import ReplicaCheck
 from octavo.client.autorecovery.settings import RepairSettings
 from octavo.client.autorecovery.slots import Fate
 from octavo.client.ledger.placement import DomainRule
-from octavo.metadata.ledgers import LedgerCatalog
+from octavo.metadata.ledgers import LedgerCatalog, ReadLedger, VersionedLedger
 from octavo.metadata.repairs import AuditReport, BookieAway, RepairCatalog, RepairMark
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     InvariantViolation,
-    MetadataCorrupt,
     NoSuchLedger,
     OctavoError,
-    UnsupportedVersion,
 )
 from octavo.runtime.ids import LedgerId, Member
 from octavo.runtime.tasks import TaskOwner
@@ -218,31 +216,22 @@ class Auditor:
             self._known_of, self._known_since_s = members, now_s
 
     async def _walk(self, seen: _Pass) -> None:
-        batch: list[LedgerId] = []
-        async for ledger_id in self._catalog.walk():
-            batch.append(ledger_id)
-            if len(batch) == AT_ONCE:
-                await self._look_at(batch, seen)
-                batch = []
-        await self._look_at(batch, seen)
-
-    async def _look_at(self, ledger_ids: list[LedgerId], seen: _Pass) -> None:
         began_s = self._clock.monotonic()
-        await asyncio.gather(*(self._look(ledger_id, seen) for ledger_id in ledger_ids))
-        due_s = began_s + len(ledger_ids) / self._settings.audit_ledgers_per_s
-        if (left_s := due_s - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left_s)
+        async for some in self._catalog.walk_found(AT_ONCE):
+            await asyncio.gather(*(self._look(*one, seen) for one in some))
+            due_s = began_s + len(some) / self._settings.audit_ledgers_per_s
+            if (left_s := due_s - self._clock.monotonic()) > 0:
+                await self._clock.sleep(left_s)
+            began_s = self._clock.monotonic()
 
-    async def _look(self, ledger_id: LedgerId, seen: _Pass) -> None:
-        seen.ledgers += 1
-        try:
-            record = (await self._catalog.read(ledger_id)).metadata
-        except NoSuchLedger:
-            seen.ledgers -= 1
+    async def _look(self, ledger_id: LedgerId, found: ReadLedger, seen: _Pass) -> None:
+        if isinstance(found, NoSuchLedger):
             return
-        except (MetadataCorrupt, UnsupportedVersion):  # M-7: logged by the catalog
+        seen.ledgers += 1
+        if not isinstance(found, VersionedLedger):  # M-7: logged by the catalog
             seen.unreadable += 1
             return
+        record = found.metadata
         members = {member for _, ensemble in record.fragments for member in ensemble}
         seen.named |= {member.bookie_id for member in members}
         fates = {member: seen.fleet.fate_of(member) for member in members}
@@ -252,13 +241,13 @@ class Auditor:
             and set(fates.values()) == {Fate.THERE}
         ):
             return
-        found = await self._check.check(record, fates.__getitem__)
+        copies = await self._check.check(record, fates.__getitem__)
         grows = seen.fleet.can_grow(record)
-        if found.lost or found.plan.recover or found.short or grows:
+        if copies.lost or copies.plan.recover or copies.short or grows:
             seen.short += 1
             lost = frozenset(member for member, fate in fates.items() if fate is Fate.LOST)
-            await self._repairs.mark(RepairMark(ledger_id, lost, found.short or grows))
-        elif found.unknown:
+            await self._repairs.mark(RepairMark(ledger_id, lost, copies.short or grows))
+        elif copies.unknown:
             seen.unchecked += 1
         elif seen.fleet.is_whole and seen.fleet.crowded(record, self._rule):
             await self._repairs.mark(RepairMark(ledger_id, short=True))  # nothing is missing

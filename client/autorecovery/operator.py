@@ -22,6 +22,7 @@ from octavo.client.ledger.config import LedgerClientConfig
 from octavo.metadata.bookies import CookieCatalog
 from octavo.metadata.connect import connect_store, root_of
 from octavo.metadata.ledger_record import LedgerMetadata
+from octavo.metadata.ledgers import VersionedLedger
 from octavo.metadata.paths import Paths
 from octavo.metadata.repairs import BookieHold, HoldKind, RepairCatalog
 from octavo.metadata.store import MetadataStore
@@ -34,7 +35,6 @@ from octavo.runtime.errors import (
     NoSuchLedger,
     NotEnoughBookies,
     RequestTimedOut,
-    UnsupportedVersion,
 )
 from octavo.runtime.ids import LedgerId, Member
 
@@ -96,21 +96,20 @@ class Operator:
         ledgers = unreadable = largest = 0
         by_bookie: dict[str, int] = {}
         await self.store.barrier()
-        async for ledger_id in self.client.catalog.walk():
-            ledgers += 1
-            try:
-                record = (await self.client.catalog.read(ledger_id)).metadata
-            except NoSuchLedger:
-                ledgers -= 1
-                continue
-            except (MetadataCorrupt, UnsupportedVersion):
-                unreadable += 1
-                continue
-            largest = max(largest, record.quorum.ensemble)
-            for name in {m.bookie_id for _, ensemble in record.fragments for m in ensemble}:
-                by_bookie[name] = by_bookie.get(name, 0) + 1
-            if on_record is not None:
-                on_record(record)
+        async for some in self.client.catalog.walk_found():
+            for _, found in some:
+                if isinstance(found, NoSuchLedger):
+                    continue
+                ledgers += 1
+                if not isinstance(found, VersionedLedger):
+                    unreadable += 1
+                    continue
+                record = found.metadata
+                largest = max(largest, record.quorum.ensemble)
+                for name in {m.bookie_id for _, ensemble in record.fragments for m in ensemble}:
+                    by_bookie[name] = by_bookie.get(name, 0) + 1
+                if on_record is not None:
+                    on_record(record)
         return Census(ledgers, unreadable, by_bookie, largest)
 
     # --- holds ------------------------------------------------------------------------------

@@ -84,4 +84,4 @@ class TopicService:
                 include_internal=request.include_internal, after=request.after, limit=request.limit
             )
         )
-        return self._views.page(found, more=more)
+        return self._views.page(found, more=more, shares=request.shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.brokers import BrokerDirectory
@@ -13,8 +13,34 @@ from octavo.serving.ownership import Ownership
 from octavo.serving.placement import BundleNumbers
 from octavo.serving.topic_config import effective
 
-_Told = dict[tuple[int, int], pb.PartitionInfo]
-"""By number and bundle."""
+_Said = tuple[int, ...]
+"""Number and bundle, and of a partition that takes no new records whether it is removed."""
+
+
+class _Told:
+    """Partitions in the words of the protocol; those that have all in common once."""
+
+    def __init__(self, tell: Callable[[int, int], pb.PartitionInfo]) -> None:
+        self._tell = tell
+        self._places: dict[_Said, int] = {}
+        self.partitions: list[pb.PartitionInfo] = []
+
+    def places(self, topic: Topic, bundles: Iterable[int]) -> list[int]:
+        """Where in `partitions` those of a topic are, in order of their numbers."""
+        every: list[_Said] = list(enumerate(bundles))
+        for one in topic.decommissioned:
+            every[one.partition] = (*every[one.partition], one.removed)
+        places = self._places
+        return [places[said] if said in places else self._new(said) for said in every]
+
+    def _new(self, said: _Said) -> int:
+        number, bundle, *removed = said
+        info = self._tell(number, bundle)
+        if removed:
+            info.decommissioned, info.removed = True, bool(removed[0])
+        place = self._places[said] = len(self.partitions)
+        self.partitions.append(info)
+        return place
 
 
 class TopicViews:
@@ -31,35 +57,31 @@ class TopicViews:
         `with_effective`: with every setting as it works, set or by default.
         """
         info = pb.TopicInfo()
-        self._tell(info, topic, {})
+        self._tell(info, topic, _Told(self._partition), shares=False)
         if with_effective:
             internal = is_internal(topic.name)
             info.effective.update(effective(topic.config, self._config, internal=internal))
         return info
 
-    def page(self, topics: Iterable[Topic], *, more: bool) -> pb.ListTopicsReply:
-        """Many topics, each as `of` tells it."""
+    def page(self, topics: Iterable[Topic], *, more: bool, shares: bool) -> pb.ListTopicsReply:
+        """Many topics, each as `of` tells it; `shares`: partitions apart, as the protocol says."""
         reply = pb.ListTopicsReply(more=more)
-        told: _Told = {}
+        told = _Told(self._partition)
         for topic in topics:
-            self._tell(reply.topics.add(), topic, told)
+            self._tell(reply.topics.add(), topic, told, shares=shares)
+        if shares:
+            reply.partitions.extend(told.partitions)
         return reply
 
-    def _tell(self, info: pb.TopicInfo, topic: Topic, told: _Told) -> None:
-        """`told`: partitions of the same number and bundle are told in the same words."""
+    def _tell(self, info: pb.TopicInfo, topic: Topic, told: _Told, *, shares: bool) -> None:
         info.name, info.topic_id = topic.name, topic.topic_id.bytes
         info.config.update(topic.config)
         info.created_ms = topic.created_ms
-        partitions: list[pb.PartitionInfo] = []
-        for place in enumerate(self._bundles.of(topic.topic_id, topic.partitions)):
-            found = told.get(place)
-            if found is None:
-                found = told[place] = self._partition(*place)
-            partitions.append(found)
-        info.partitions.extend(partitions)
-        for one in topic.decommissioned:
-            info.partitions[one.partition].decommissioned = True
-            info.partitions[one.partition].removed = one.removed
+        places = told.places(topic, self._bundles.of(topic.topic_id, topic.partitions))
+        if shares:
+            info.shared.extend(places)
+        else:
+            info.partitions.extend([told.partitions[place] for place in places])
 
     def _partition(self, partition: int, bundle: int) -> pb.PartitionInfo:
         owner = self._ownership.hint(bundle)

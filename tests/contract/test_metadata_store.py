@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from octavo.metadata.keys import MAX_VALUE_BYTES
-from octavo.metadata.scanning import SCAN_BYTES_MAX
-from octavo.metadata.store import Child, MetadataStore, Scanned, SessionState, Versioned
+from octavo.metadata.store import MetadataStore, SessionState, Versioned
 from octavo.runtime.errors import (
     IllegalStateError,
     InvalidRequest,
@@ -193,58 +192,6 @@ async def test_children_are_direct_and_sorted(store: MetadataStore, root: str) -
         await store.create(f"{root}/d/{name}", b"")
     await store.create(f"{root}/d0", b"")
     assert await store.children(f"{root}/d") == ["a", "aa", "b", "c"]
-
-
-async def test_f028_a_scan_gives_direct_children_with_their_values_part_by_part(
-    store: MetadataStore, root: str
-) -> None:
-    for name in ("b", "a/x", "c", "aa"):
-        await store.create(f"{root}/d/{name}", name.encode())
-    await store.put(f"{root}/d/c", b"two", expected=0)
-    first = await store.scan(f"{root}/d", "", 3)
-    assert first == Scanned(
-        [
-            Child("a", Versioned(b"", 0)),
-            Child("aa", Versioned(b"aa", 0)),
-            Child("b", Versioned(b"b", 0)),
-        ],
-        more_after="b",
-    )
-    assert await store.scan(f"{root}/d", first.more_after, 3) == Scanned(
-        [Child("c", Versioned(b"two", 1))], more_after=""
-    )
-    assert await store.scan(f"{root}/absent", "", 3) == Scanned([], more_after="")
-
-
-async def test_f028_a_scanned_version_is_one_that_a_conditional_write_may_name(
-    store: MetadataStore, root: str
-) -> None:
-    await store.create(f"{root}/d/a", b"one")
-    [child] = (await store.scan(f"{root}/d", "", 10)).children
-    assert isinstance(child.found, Versioned)
-    await store.delete(f"{root}/d/a", expected=child.found.version)
-    await store.create(f"{root}/d/a", b"another life")
-    with pytest.raises(VersionConflict):
-        await store.put(f"{root}/d/a", b"two", expected=child.found.version)
-
-
-async def test_f028_large_values_end_a_part_of_a_scan_early(
-    store: MetadataStore, root: str
-) -> None:
-    names = [f"{number:03}" for number in range(100)]
-    for name in names:
-        await store.create(f"{root}/d/{name}", bytes(SCAN_BYTES_MAX // 20))
-    found: list[str] = []
-    after, parts = "", 0
-    while True:
-        part = await store.scan(f"{root}/d", after, len(names))
-        found += [child.name for child in part.children]
-        parts += 1
-        after = part.more_after
-        if not after:
-            break
-    assert found == names
-    assert parts > 1
 
 
 async def test_large_value_round_trips_and_larger_is_refused(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
 from octavo.client.messaging.api.client import AsyncClient
+from octavo.metadata.paths import Paths
 from octavo.proto import broker_pb2 as pb
 from octavo.runtime.errors import ConfigError, NotLeader, OffsetOutOfRange, UnknownTopic
 from tests.serving_rig import make_batch, until
@@ -116,9 +118,16 @@ async def test_the_admin_deletes_and_a_consumer_goes_on_by_its_reset_policy(
 
 
 async def test_r3_topics_that_nobody_asks_for_empty_too(cluster: Loopback) -> None:
-    """Also when their owner died and nobody took over: no ledger is left but the last one."""
+    """Also when their owner died and nobody took over: no ledger is left but the last one.
+
+    Planted: a round ended at the first record that could not be read (M-7).
+    """
     client = await cluster.broker("broker-1")
     await create_topic(client, retention_ms="300")
+    for number in range(8):  # before and behind the other in the order of a round
+        made = await client.stub.CreateTopic(pb.CreateTopicRequest(name=f"b{number}", partitions=1))
+        key = Paths("/octavo").partition(uuid.UUID(bytes=made.topic.topic_id), 0)
+        await cluster.stores[0].create(key, b"no record")
     await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=0))
     await fill(client, 3)
     server = cluster.servers[0]

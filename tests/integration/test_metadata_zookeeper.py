@@ -10,11 +10,12 @@ import pytest
 from octavo.metadata.bookies import BookieDirectory, BookieRegistrar, BookieRegistration
 from octavo.metadata.bundles import BundleOwner, BundleRegistry
 from octavo.metadata.connect import connect_store, root_of
+from octavo.metadata.kazoo_reads import ReadMany
 from octavo.metadata.ledger_ids import ROTATE_AT
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.paths import Paths
 from octavo.metadata.producer_ids import BLOCK_IDS, ProducerIdAllocator
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store import Child, MetadataStore, SessionState, Versioned
 from octavo.metadata.topics import PartitionCatalog, PartitionState, TopicCatalog
 from octavo.metadata.zookeeper import ZookeeperStore
 from octavo.runtime.clock import SystemClock
@@ -74,6 +75,26 @@ async def test_ledger_lives_from_creation_to_deletion(store: MetadataStore, path
     with pytest.raises(NoSuchLedger):
         await catalog.read(ids[0])
     assert [found.metadata.ledger_id async for found in catalog.walk_records()] == ids[1:]
+
+
+async def test_f028_a_server_without_many_reads_in_one_request_is_read_key_by_key(
+    url: str, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What servers before 3.6 do with it, this one does with an opcode that nobody knows."""
+    root = root_of(url)
+    for number in range(3):
+        await store.create(f"{root}/d/{number}", b"%d" % number)
+    monkeypatch.setattr(ReadMany, "type", 99)
+    before = await connect(url)  # learns it, and keeps its session
+    try:
+        assert before.session_state is SessionState.CONNECTED
+        assert (await before.scan(f"{root}/d", "", 9)).children == [
+            Child(f"{number}", Versioned(b"%d" % number, 0)) for number in range(3)
+        ]
+        # Learned later than at the start: a server that went back.
+        assert await store.scan(f"{root}/d", "", 9) == await before.scan(f"{root}/d", "", 9)
+    finally:
+        await before.close()
 
 
 async def test_l3_creation_and_pruning_at_the_same_time(url: str, paths: Paths) -> None:

@@ -106,4 +106,10 @@ async def test_f028_a_list_says_of_each_topic_what_its_description_says() -> Non
                     owners = {part.owner_id for info in told.values() for part in info.partitions}
             listed = await client.stub.ListTopics(pb.ListTopicsRequest())
             assert {info.name: info for info in listed.topics} == told
+            shared = await client.stub.ListTopics(pb.ListTopicsRequest(shares=True))
+            assert not any(info.partitions for info in shared.topics)
+            for info in shared.topics:
+                info.partitions.extend(shared.partitions[place] for place in info.shared)
+                info.ClearField("shared")
+            assert {info.name: info for info in shared.topics} == told
             assert [part.decommissioned for part in told["t3"].partitions] == [False, True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from octavo.client.messaging.api.descriptions import (
     BookieDescription,
     BrokerDescription,
@@ -11,9 +13,11 @@ from octavo.client.messaging.api.descriptions import (
     health_of,
     ledger_of,
     topic_of,
+    topics_of,
 )
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
+from octavo.runtime.errors import BrokerUnavailable
 
 BOOKIE = pb.BookieInfo(
     bookie_id="b1", incarnation="i1", wire_address="h:1", control_address="h:2", state="rw"
@@ -34,16 +38,42 @@ def test_partitions_are_in_order_and_an_owner_nobody_knows_is_empty() -> None:
 
 
 def test_f028_topics_of_one_list_share_what_is_said_of_their_partitions_and_nothing_else() -> None:
-    infos = [pb.TopicInfo(name=name) for name in ("a", "b")]
-    for info in infos:
+    reply = pb.ListTopicsReply(topics=[pb.TopicInfo(name=name) for name in ("a", "b")])
+    for info in reply.topics:
         info.partitions.add(partition=0, owner_id="o", owner_address="h:3")
-    infos[0].partitions.add(partition=1, owner_id="o", owner_address="h:3")
-    infos[1].partitions.add(partition=1, owner_id="o", owner_address="h:3", decommissioned=True)
-    told: Told = {}
-    first, second = (topic_of(info, told=told) for info in infos)
-    assert [first, second] == [topic_of(info) for info in infos]
+    reply.topics[0].partitions.add(partition=1, owner_id="o", owner_address="h:3")
+    reply.topics[1].partitions.add(
+        partition=1, owner_id="o", owner_address="h:3", decommissioned=True
+    )
+    first, second = topics_of(reply, {})
+    assert [first, second] == [topic_of(info) for info in reply.topics]
     assert first.partitions[0] is second.partitions[0]
     assert (first.partitions[1].state, second.partitions[1].state) == ("active", "decommissioned")
+
+
+def test_f028_a_list_whose_partitions_are_told_once_says_the_same() -> None:
+    reply = pb.ListTopicsReply(
+        topics=[
+            pb.TopicInfo(name="a", shared=[1, 0]),
+            pb.TopicInfo(name="b", shared=[0, 1]),
+            pb.TopicInfo(name="c", shared=[0]),
+        ]
+    )
+    reply.partitions.add(partition=0, owner_id="o", owner_address="h:3")
+    reply.partitions.add(partition=1, decommissioned=True, removed=True)
+    told: Told = {}
+    a, b, c = topics_of(reply, told)
+    assert a.partitions == b.partitions
+    assert a.partitions == (
+        PartitionDescription(0, "o", "h:3"),
+        PartitionDescription(1, "", "", decommissioned=True, removed=True),
+    )
+    assert c.partitions == a.partitions[:1]
+    reply.topics[0].name = "next page"
+    assert next(topics_of(reply, told)).partitions[0] is a.partitions[0]
+    reply.topics[2].shared[0] = 2
+    with pytest.raises(BrokerUnavailable, match="makes no sense"):
+        list(topics_of(reply, {}))
 
 
 def test_a_bookie_is_read_field_by_field() -> None:

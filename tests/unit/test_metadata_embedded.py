@@ -351,3 +351,31 @@ async def test_client_that_does_not_read_stops_being_served_not_the_server(
             for i in range(3 * embedded_server.OUTBOX_MAX):
                 stream.send(wire.ClientMessage(request_id=i, get=wire.Get(key="/octavo/big")))
             assert await other.fetch_add("/octavo/n") == 1
+
+
+class BeforeManyKeys(EmbeddedMetadataServer):
+    """A server that knows no requests for many keys."""
+
+    many = 0
+
+    def _run(
+        self, session: embedded_server._Session, message: wire.ClientMessage
+    ) -> tuple[wire.ServerMessage, list[str]]:
+        if message.WhichOneof("operation") == "get_many":
+            self.many += 1
+            message = wire.ClientMessage(request_id=message.request_id)  # as it would parse it
+        return super()._run(session, message)
+
+
+async def test_f028_a_server_before_requests_for_many_keys_is_asked_for_each(
+    tmp_path: pathlib.Path,
+) -> None:
+    server = BeforeManyKeys(tmp_path, SystemClock())
+    port = await server.start()
+    try:
+        async with store_on(port) as store:
+            await store.create("/a", b"one")
+            found = await store.get_many(["/absent", "/a"])
+            assert (found, server.many) == ([None, Versioned(b"one", 0)], 1)
+    finally:
+        await server.stop()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from octavo.metadata.keys import GET_MANY_MAX
 from octavo.metadata.ledger_ids import ROTATE_AT
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.memory import MemoryCluster
@@ -384,6 +385,43 @@ async def test_m7_unreadable_record_is_counted_and_skipped_but_exists() -> None:
     assert broken in [ledger_id async for ledger_id in catalog.walk()]
     with pytest.raises(MetadataCorrupt):
         await catalog.read(broken)
+
+
+async def test_m7_many_records_are_read_as_each_alone() -> None:
+    cluster = MemoryCluster()
+    catalog = ledger_catalog(cluster.connect())
+    made = [await new_ledger(catalog) for _ in range(GET_MANY_MAX + 3)]
+    ids = [one.metadata.ledger_id for one in made]
+    assert await catalog.read_many(ids) == made
+    await catalog.delete(made[1])
+    cluster.corrupt(PATHS.ledger(ids[2]), b"\xffnot a record")
+    found = await catalog.read_many(ids)
+    assert isinstance(found[1], NoSuchLedger)
+    assert isinstance(found[2], MetadataCorrupt)
+    assert catalog.corrupt_records == 1
+    assert [found[0], *found[3:]] == [made[0], *made[3:]]
+    parts = [some async for some in catalog.walk_found(5)]
+    assert max(map(len, parts)) == 5
+    walked = {ledger_id: read for some in parts for ledger_id, read in some}
+    assert list(walked) == [ids[0], *ids[2:]]
+    assert walked[ids[-1]] == made[-1]
+    assert isinstance(walked[ids[2]], MetadataCorrupt)
+
+
+async def test_m4_of_many_records_what_is_absent_or_old_is_read_behind_a_barrier() -> None:
+    cluster = MemoryCluster()
+    writer, store = ledger_catalog(cluster.connect()), cluster.connect()
+    catalog = ledger_catalog(store)
+    first = await new_ledger(writer)
+    before = cluster.tree.copy()
+    changed = await writer.cas(first, first.metadata.in_recovery())
+    late = await new_ledger(writer)
+    ids = [first.metadata.ledger_id, late.metadata.ledger_id]
+    store._stale = before  # pyright: ignore[reportPrivateUsage]
+    assert await catalog.read_many(ids) == [first, late]
+    assert await catalog.read_many(ids) == [changed, late], "the barrier caught up"
+    store._stale = before  # pyright: ignore[reportPrivateUsage]
+    assert await catalog.read_many(ids[:1]) == [changed], "what was seen does not go back"
 
 
 async def test_deleted_key_is_reported_as_missing_when_nobody_settles_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.metadata.measured import OPERATIONS, MeasuredStore
 from octavo.metadata.memory import MemoryCluster, MemoryStore
-from octavo.metadata.store import MetadataStore, Put, Scanned, SessionState
+from octavo.metadata.store import MetadataStore, Put, Scanned, SessionState, Versioned
 from octavo.runtime.clock import ManualClock, SystemClock
 from octavo.runtime.errors import KeyExists, MetadataUnavailable, UnknownOutcome, VersionConflict
 
@@ -34,6 +34,7 @@ async def test_each_operation_is_handed_on_and_counted() -> None:
     assert (found.value, found.version) == (b"2", 1)
     assert await store.children("/a") == []
     assert await store.scan("/a", "", 10) == Scanned([], "")
+    assert await store.get_many(["/a", "/c"]) == [Versioned(b"2", 1), None]
     assert await store.fetch_add("/n") == 1
     await store.barrier()
     assert await store.create_and_put("/b", b"1", Put("/a", b"3", 1)) == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.serving import placement
-from octavo.serving.placement import BundleNumbers, bundle_of
+from octavo.serving.placement import BundleNumbers, bundle_of, bundles_of, stable_hash
 
 BUNDLES = 64
 TWO_TOPICS = 2 * (placement.TOPIC_BYTES + 10 * placement.PARTITION_BYTES)
@@ -17,6 +17,16 @@ TWO_TOPICS = 2 * (placement.TOPIC_BYTES + 10 * placement.PARTITION_BYTES)
 
 def hashed(topic: int, partitions: int) -> tuple[int, ...]:
     return tuple(bundle_of(uuid.UUID(int=topic), p, BUNDLES) for p in range(partitions))
+
+
+@given(st.uuids(), st.lists(st.integers(0, 10_000), max_size=5), st.integers(1, 1_000))
+def test_o1_a_bundle_is_the_stable_hash_of_id_and_number(
+    topic_id: uuid.UUID, partitions: list[int], bundles: int
+) -> None:
+    """Brokers of two builds must agree on it: it decides who serves what."""
+    assert bundles_of(topic_id, partitions, bundles) == tuple(
+        stable_hash(f"{topic_id.hex}/{number}") % bundles for number in partitions
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
@@ -40,11 +50,11 @@ def test_f028_what_was_asked_for_last_is_remembered_up_to_the_bound(
 
     hashes: list[int] = []
 
-    def counted(topic_id: uuid.UUID, partition: int, bundles: int) -> int:
-        hashes.append(partition)
-        return bundle_of(topic_id, partition, bundles)
+    def counted(topic_id: uuid.UUID, partitions: range, bundles: int) -> tuple[int, ...]:
+        hashes.extend(partitions)
+        return bundles_of(topic_id, partitions, bundles)
 
-    monkeypatch.setattr(placement, "bundle_of", counted)
+    monkeypatch.setattr(placement, "bundles_of", counted)
     numbers.of(uuid.UUID(int=2), 10)
     numbers.of(uuid.UUID(int=1), 10)
     assert not hashes

@@ -2,13 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from logging import Logger
+from typing import Protocol, TypeVar
 
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
+_T = TypeVar("_T")
 _Watch = Callable[[WatchedEvent], object]
 
+class Request(Protocol):
+    """What kazoo takes as a request."""
+
+    type: int
+    def serialize(self) -> bytes: ...
+    def deserialize(self, data: bytes, offset: int, /) -> object: ...
+
 class KazooClient:
+    handler: SequentialThreadingHandler
     client_id: tuple[int, bytes] | None
     def __init__(
         self,
@@ -41,6 +51,7 @@ class KazooClient:
         self, path: str, watch: _Watch | None = ...
     ) -> AsyncResult[list[str]]: ...
     def sync_async(self, path: str) -> AsyncResult[str]: ...
+    def _call(self, request: Request, async_object: AsyncResult[_T]) -> object: ...
     def transaction(self) -> TransactionRequest: ...
 
 class TransactionRequest:

@@ -20,6 +20,7 @@ from octavo.client.messaging.api.descriptions import (
     health_of,
     ledger_of,
     topic_of,
+    topics_of,
 )
 from octavo.client.messaging.api.quota_admin import AsyncQuotaAdmin
 from octavo.client.messaging.api.replies import check_reply
@@ -220,13 +221,13 @@ class AsyncAdmin(AsyncQuotaAdmin):
         after = ""
         while True:
             request = pb.ListTopicsRequest(
-                include_internal=include_internal, limit=LIST_PAGE, after=after
+                include_internal=include_internal, limit=LIST_PAGE, after=after, shares=True
             )
             call = _list_call(request)
             reply = await cluster.calls.retrying(
                 partial(self._page, call, deadline), deadline.left_s()
             )
-            out += [topic_of(topic, told=told) for topic in reply.topics]
+            out += topics_of(reply, told)
             if not reply.more or not reply.topics:
                 return sorted(out, key=lambda topic: topic.name)
             after = reply.topics[-1].name

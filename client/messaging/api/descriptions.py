@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
@@ -11,6 +11,7 @@ from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
 from octavo.proto.segments import Segment
 from octavo.runtime.address import bare_host
+from octavo.runtime.errors import BrokerUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,24 +288,43 @@ Told = dict[tuple[int, str, str, bool, bool], PartitionDescription]
 """Descriptions of partitions by what they say."""
 
 
-def topic_of(
-    info: pb.TopicInfo, warning: str = "", *, told: Told | None = None
-) -> TopicDescription:
-    """A topic as a broker tells of it.
+def topic_of(info: pb.TopicInfo, warning: str = "") -> TopicDescription:
+    """A topic as a broker tells of it."""
+    return _described(info, _partitions_of(info.partitions, {}), warning)
+
+
+def topics_of(reply: pb.ListTopicsReply, told: Told) -> Iterator[TopicDescription]:
+    """The topics of one page of a list.
 
     `told`: descriptions that the topics of one list share, for partitions of different topics that
-    have a number and an owner in common are described by the same words.
+    have a number and an owner in common are described by the same words, by most brokers once.
+    Raises BrokerUnavailable for a page that names partitions which it does not tell of.
     """
-    shared: Told = {} if told is None else told
-    partitions: list[PartitionDescription] = []
-    for part in info.partitions:
+    shared = _partitions_of(reply.partitions, told)
+    for info in reply.topics:
+        try:
+            partitions = [shared[place] for place in info.shared]
+        except IndexError as error:
+            raise BrokerUnavailable(f"a list that makes no sense was told: {error}") from error
+        yield _described(info, partitions or _partitions_of(info.partitions, told))
+
+
+def _partitions_of(infos: Iterable[pb.PartitionInfo], told: Told) -> list[PartitionDescription]:
+    found: list[PartitionDescription] = []
+    for part in infos:
         said = (
             part.partition, part.owner_id, part.owner_address, part.decommissioned, part.removed
         )  # fmt: skip
-        found = shared.get(said)
-        if found is None:
-            found = shared[said] = PartitionDescription(*said)
-        partitions.append(found)
+        known = told.get(said)
+        if known is None:
+            known = told[said] = PartitionDescription(*said)
+        found.append(known)
+    return found
+
+
+def _described(
+    info: pb.TopicInfo, partitions: list[PartitionDescription], warning: str = ""
+) -> TopicDescription:
     partitions.sort(key=_NUMBER)
     return TopicDescription(
         name=info.name,

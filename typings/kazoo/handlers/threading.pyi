@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -8,6 +8,7 @@ class AsyncResult(Generic[T_co]):
     def rawlink(self, callback: Callable[[AsyncResult[T_co]], object]) -> None: ...
 
 class SequentialThreadingHandler:
+    def async_result(self) -> AsyncResult[Any]: ...
     def select(
         self, *args: object, **kwargs: object
     ) -> tuple[list[object], list[object], list[object]]: ...
