@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import grpc
 
 from octavo.metadata.envelope import seal, unseal
-from octavo.metadata.keys import check_key, check_keys, check_value
+from octavo.metadata.keys import SCAN_KEYS_MAX, check_key, check_keys, check_value
 from octavo.metadata.scanning import read_each
 from octavo.metadata.store import (
     Child,
@@ -225,11 +225,13 @@ class EmbeddedStore:
         reply = await self._ask(wire.ClientMessage(children=wire.Children(key=check_key(key))))
         return list(reply.names.names)
 
-    async def scan(self, key: str, after: str, limit: int) -> Scanned:
-        """Direct children behind `after`, with their values."""
-        scan = wire.Scan(key=check_key(key), after=after, limit=limit)
+    async def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
+        """Direct children, with their values."""
+        if not check_keys(keys, SCAN_KEYS_MAX):
+            return []
+        scan = wire.Scan(key=keys[0], after=after, limit=limit, others=keys[1:])
         found = (await self._ask(wire.ClientMessage(scan=scan))).scanned
-        return Scanned([_child(key, child) for child in found.children], found.more_after)
+        return [_scanned(*one) for one in zip(keys, (found, *found.others), strict=False)]
 
     async def fetch_add(self, key: str) -> int:
         """Add one and return the new value."""
@@ -436,6 +438,10 @@ class EmbeddedStore:
 
 def _versioned(key: str, value: wire.Value) -> Versioned:
     return Versioned(unseal(key, value.value), Version(value.version, value.life))
+
+
+def _scanned(key: str, told: wire.Scanned) -> Scanned:
+    return Scanned([_child(key, child) for child in told.children], told.more_after)
 
 
 def _child(directory: str, child: wire.Child) -> Child:

@@ -28,8 +28,8 @@ import grpc
 
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.envelope import OVERHEAD_BYTES
-from octavo.metadata.keys import MAX_VALUE_BYTES, check_key, check_keys, check_value
-from octavo.metadata.store import Found, Put, Version, Versioned, life_of
+from octavo.metadata.keys import MAX_VALUE_BYTES, SCAN_KEYS_MAX, check_key, check_keys, check_value
+from octavo.metadata.store import Found, Put, Scanned, Version, Versioned, life_of
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.proto.endpoints import bind, grpc_server
@@ -328,12 +328,13 @@ class EmbeddedMetadataServer(metastore_pb2_grpc.MetaStoreServicer):
             return wire.ServerMessage(value=_value(found)), []
         if operation == "scan":
             scan = message.scan
-            part = tree.scan(check_key(scan.key), scan.after, scan.limit)
-            children = [_told(*child) for child in part.children]
-            scanned = wire.Scanned(children=children, more_after=part.more_after)
-            return wire.ServerMessage(scanned=scanned), []
+            keys = check_keys([scan.key, *scan.others], SCAN_KEYS_MAX)
+            first, *others = map(_scanned, tree.scan(keys, scan.after, scan.limit))
+            first.others.extend(others)
+            return wire.ServerMessage(scanned=first), []
         if operation == "get_many":
-            told = [_told(*pair) for pair in tree.get_many(check_keys(message.get_many.keys))]
+            keys = check_keys(message.get_many.keys)
+            told = [_told(*one) for one in zip(keys, tree.get_many(keys), strict=False)]
             return wire.ServerMessage(scanned=wire.Scanned(children=told)), []
         if operation == "children":
             names = tree.children(check_key(message.children.key))
@@ -457,6 +458,11 @@ def _value(found: Versioned | None) -> wire.Value:
         return wire.Value()
     version = found.version
     return wire.Value(found=True, value=found.value, version=version, life=life_of(version))
+
+
+def _scanned(part: Scanned) -> wire.Scanned:
+    children = [_told(*child) for child in part.children]
+    return wire.Scanned(children=children, more_after=part.more_after)
 
 
 def _told(name: str, found: Found) -> wire.Child:

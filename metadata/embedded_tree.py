@@ -165,39 +165,49 @@ class SqliteTree:
         """Sorted names of direct children."""
         return sorted(self._nodes.get(key, ()))
 
-    def scan(self, key: str, after: str, limit: int) -> Scanned:
-        """Direct children behind `after`, with their values; those that are damaged say so."""
-        names = [name for name in self.children(key) if name > after]
-        found: list[Child] = []
-        size_bytes = 0
-        at = 0
-        while at < min(len(names), limit) and size_bytes < SCAN_BYTES_MAX:
-            name = names[at]
-            at += 1
-            try:
-                entry = self.get(f"{key.rstrip('/')}/{name}")
-            except MetadataCorrupt as error:
-                found.append(Child(name, error))
-                continue
-            if entry is not None:
-                found.append(Child(name, entry))
-                size_bytes += len(entry.value)
-        return Scanned(found, names[at - 1] if 0 < at < len(names) else "")
+    def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
+        """Direct children of the first of `keys`, of at least one, with their values.
 
-    def get_many(self, keys: Sequence[str]) -> list[tuple[str, Found]]:
-        """The first of `keys` with what is there: at least one, and no more than are large."""
-        found: list[tuple[str, Found]] = []
+        Of the first key those behind `after`, at most `limit` of each. What is damaged says so.
+        """
+        parts: list[Scanned] = []
+        size_bytes = 0
+        for key in keys:
+            names = [name for name in self.children(key) if name > after]
+            after = ""
+            found, read_bytes = self._read_first(
+                [f"{key}/{name}" for name in names[:limit]], SCAN_BYTES_MAX - size_bytes
+            )
+            size_bytes += read_bytes
+            children = [
+                Child(name, entry)
+                for name, entry in zip(names, found, strict=False)
+                if entry is not None
+            ]
+            whole = len(found) == len(names)
+            parts.append(Scanned(children, "" if whole else names[len(found) - 1]))
+            if size_bytes >= SCAN_BYTES_MAX:
+                break
+        return parts
+
+    def get_many(self, keys: Sequence[str]) -> list[Found]:
+        """What is at the first of `keys`, at least one, and no more than are large."""
+        return self._read_first(keys, SCAN_BYTES_MAX)[0]
+
+    def _read_first(self, keys: Sequence[str], most_bytes: int) -> tuple[list[Found], int]:
+        """What is at `keys`, up to the one that reaches so many bytes, and how many those are."""
+        found: list[Found] = []
         size_bytes = 0
         for key in keys:
             try:
                 entry: Found = self.get(key)
             except MetadataCorrupt as error:
                 entry = error
-            found.append((key, entry))
+            found.append(entry)
             size_bytes += len(entry.value) if isinstance(entry, Versioned) else 0
-            if size_bytes >= SCAN_BYTES_MAX:
+            if size_bytes >= most_bytes:
                 break
-        return found
+        return found, size_bytes
 
     def create(self, key: str, value: bytes, session_id: int) -> tuple[int, list[str]]:
         """Create `key` and missing parents; `session_id` 0 means not ephemeral."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TypeVar
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -14,6 +15,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    ZookeeperError,
 )
 
 from octavo.runtime.errors import (
@@ -28,6 +30,7 @@ from octavo.runtime.errors import (
 )
 
 _WRITES = frozenset({"create", "create_and_put", "put", "delete", "fetch_add"})
+T = TypeVar("T")
 _log = logging.getLogger("octavo.metadata.zookeeper")
 
 
@@ -49,6 +52,15 @@ def translated(operation: str, error: KazooException, hosts: str) -> OctavoError
         return MetadataUnavailable(f"{operation}: the store was closed")
     _log.info("%s lost its reply: %r", operation, error)
     return lost(operation, type(error).__name__, hosts)
+
+
+def said(operation: str, answer: T | ZookeeperError, hosts: str) -> T | None:
+    """What one part of an answer says of its key; None: it does not exist. Raises other errors."""
+    if isinstance(answer, NoNodeError):
+        return None
+    if isinstance(answer, ZookeeperError):
+        raise translated(operation, answer, hosts)
+    return answer
 
 
 def lost(operation: str, why: str, hosts: str) -> UnknownOutcome | MetadataUnavailable:

@@ -16,6 +16,9 @@ MAX_VALUE_BYTES = 1_000_000
 GET_MANY_MAX = 64
 """Keys that are read with one request."""
 
+SCAN_KEYS_MAX = 16
+"""Keys whose children are asked for with one request."""
+
 MAX_KEY_CHARS = 1_000
 """Longest key; far above every path of this system."""
 
@@ -32,10 +35,10 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_keys(keys: Sequence[str]) -> Sequence[str]:
+def check_keys(keys: Sequence[str], most: int = GET_MANY_MAX) -> Sequence[str]:
     """Return `keys` if one request may read them, else raise InvalidRequest."""
-    if len(keys) > GET_MANY_MAX:
-        raise InvalidRequest(f"{len(keys)} metadata keys at once are more than {GET_MANY_MAX}")
+    if len(keys) > most:
+        raise InvalidRequest(f"{len(keys)} metadata keys at once are more than {most}")
     for key in keys:
         check_key(key)
     return keys

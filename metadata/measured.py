@@ -92,9 +92,9 @@ class MeasuredStore:
         """See `MetadataStore`."""
         return await self._measured("children", self._store.children(key))
 
-    async def scan(self, key: str, after: str, limit: int) -> Scanned:
+    async def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
         """See `MetadataStore`."""
-        return await self._measured("scan", self._store.scan(key, after, limit))
+        return await self._measured("scan", self._store.scan(keys, after, limit))
 
     async def fetch_add(self, key: str) -> int:
         """See `MetadataStore`."""

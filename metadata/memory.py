@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from octavo.metadata.envelope import seal, unseal
-from octavo.metadata.keys import check_key, check_keys, check_value
+from octavo.metadata.keys import SCAN_KEYS_MAX, check_key, check_keys, check_value
 from octavo.metadata.memory_tree import MemoryTree
 from octavo.metadata.scanning import read_each, scan_by_reading
 from octavo.metadata.store import Found, Put, Scanned, SessionState, Unsubscribe, Versioned
@@ -215,11 +215,15 @@ class MemoryStore:
         check_key(key)
         return await self._read("children", lambda: self._view().children(key))
 
-    async def scan(self, key: str, after: str, limit: int) -> Scanned:
-        """Direct children behind `after`, with their values."""
+    async def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
+        """Direct children, with their values."""
+        check_keys(keys, SCAN_KEYS_MAX)
         return await scan_by_reading(
-            check_key(key), after, limit, children=self.children, read=self.get_many
+            keys, after, limit, children=self._children_of, read=self.get_many
         )
+
+    async def _children_of(self, keys: Sequence[str]) -> list[list[str]]:
+        return await asyncio.gather(*map(self.children, keys))
 
     async def fetch_add(self, key: str) -> int:
         """Add one and return the new value."""

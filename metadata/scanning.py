@@ -16,29 +16,39 @@ SCAN_LIMIT = 1_000
 
 
 async def scan_by_reading(
-    key: str,
+    keys: Sequence[str],
     after: str,
     limit: int,
     *,
-    children: Callable[[str], Awaitable[list[str]]],
+    children: Callable[[Sequence[str]], Awaitable[Sequence[Sequence[str]]]],
     read: Callable[[Sequence[str]], Awaitable[Sequence[Found]]],
-) -> Scanned:
+) -> list[Scanned]:
     """See `MetadataStore.scan`; a child that vanishes meanwhile is left out.
 
-    `read` is as `MetadataStore.get_many`. Raises what it and `children` raise.
+    `children` gives the sorted names below each of some keys, `read` is as
+    `MetadataStore.get_many`. Raises what they raise.
     """
-    names = [name for name in await children(key) if name > after]
-    found: list[Child] = []
-    size_bytes = at = 0
-    while at < min(len(names), limit) and size_bytes < SCAN_BYTES_MAX:
-        some = names[at : min(at + GET_MANY_MAX, limit)]
-        at += len(some)
-        values = await read([f"{key}/{name}" for name in some])
-        for name, value in zip(some, values, strict=True):
+    if not keys:
+        return []
+    names = list(await children(keys))
+    names[0] = [name for name in names[0] if name > after]
+    wanted = [(at, name) for at, some in enumerate(names) for name in some[:limit]]
+    parts: list[list[Child]] = [[] for _ in keys]
+    size_bytes = done = 0
+    while done < len(wanted) and size_bytes < SCAN_BYTES_MAX:
+        some = wanted[done : done + GET_MANY_MAX]
+        values = await read([f"{keys[at]}/{name}" for at, name in some])
+        for (at, name), value in zip(some, values, strict=True):
             if value is not None:
-                found.append(Child(name, value))
+                parts[at].append(Child(name, value))
                 size_bytes += 0 if isinstance(value, Exception) else len(value.value)
-    return Scanned(found, names[at - 1] if 0 < at < len(names) else "")
+        done += len(some)
+    reached = len(keys) - 1 if done == len(wanted) else wanted[done - 1][0]
+    last = {at: name for at, name in wanted[:done]}
+    return [
+        Scanned(parts[at], last[at] if at in last and last[at] != names[at][-1] else "")
+        for at in range(reached + 1)
+    ]
 
 
 async def scan_all(store: MetadataStore, key: str) -> AsyncIterator[Child]:
@@ -48,7 +58,7 @@ async def scan_all(store: MetadataStore, key: str) -> AsyncIterator[Child]:
     """
     after = ""
     while True:
-        part = await store.scan(key, after, SCAN_LIMIT)
+        part = (await store.scan([key], after, SCAN_LIMIT))[0]
         for child in part.children:
             yield child
         after = part.more_after

@@ -156,11 +156,13 @@ class MetadataStore(Protocol):
         """Sorted names of the direct children; empty when the key does not exist."""
         ...
 
-    async def scan(self, key: str, after: str, limit: int) -> Scanned:
-        """Direct children whose names sort behind `after`, with values as one server sees them.
+    async def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
+        """Direct children of each of `keys`, at most `SCAN_KEYS_MAX`, with their values.
 
-        At most `limit`, and fewer where they are large; empty when the key does not exist. A value
-        that changes meanwhile is as it was or as it is. Raises MetadataUnavailable.
+        Of the first one those whose names sort behind `after`. At most `limit` of each, and fewer
+        where they are large; then also fewer of `keys` may be answered, the first ones, at least
+        one. Empty for a key that does not exist. Values are as one server sees them; one that
+        changes meanwhile is as it was or as it is. Raises MetadataUnavailable.
         """
         ...
 

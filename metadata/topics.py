@@ -8,14 +8,13 @@ be settled (M-3, ML-7).
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from octavo.metadata.keys import GET_MANY_MAX
+from octavo.metadata.keys import GET_MANY_MAX, SCAN_KEYS_MAX
 from octavo.metadata.ledger_record import LedgerMetadata
 from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths
@@ -63,7 +62,6 @@ __all__ = [
     "is_internal",
 ]
 
-DIRECTORIES_AT_ONCE = 16
 CREATE_ATTEMPTS_MAX = 4
 """Lost replies tolerated in one creation, each answered with a new life of the name."""
 
@@ -170,14 +168,8 @@ class TopicCatalog:
 
         Unreadable records are skipped (M-7).
         """
-        gate = asyncio.Semaphore(DIRECTORIES_AT_ONCE)
-
-        async def of(shard: str) -> _Found:
-            async with gate:
-                return (await self._scan(shard, "", None))[0]
-
-        lists = await asyncio.gather(*map(of, await self._shards()))
-        return sorted((item for found in lists for item in found), key=lambda item: item.topic.name)
+        found = (await self._scan(await self._shards(), "", None, lambda topic: True))[0]
+        return sorted(found, key=lambda item: item.topic.name)
 
     async def page(
         self, after: str, limit: int, wanted: Callable[[Topic], bool]
@@ -189,48 +181,34 @@ class TopicCatalog:
         """
         first, name = _directory_and_name(self._paths, after)
         shards = [shard for shard in await self._shards() if shard >= first]
-        found: _Found = []
-        count = DIRECTORIES_AT_ONCE
-        read = 0
-        while shards and len(found) <= limit:
-            some, shards = shards[:count], shards[count:]
-            enough = limit + 1 - len(found)
-            parts = await asyncio.gather(
-                *(self._scan(one, name if one == first else "", enough, wanted) for one in some)
-            )
-            for items, is_whole in parts:
-                found += items
-                if not is_whole:  # what lies behind its end comes before the next directory
-                    return found[:limit], True
-            read += len(some)
-            count = _directories_for(limit + 1 - len(found), len(found), read)
-        return found[:limit], len(found) > limit
+        found, more = await self._scan(shards, name if shards[:1] == [first] else "", limit, wanted)
+        return found[:limit], more or len(found) > limit
 
     async def _shards(self) -> _Keys:
         return await self._writes.children(self._paths.topics)
 
     async def _scan(
-        self,
-        shard: str,
-        after: str,
-        enough: int | None,
-        wanted: Callable[[Topic], bool] = lambda topic: True,
+        self, shards: _Keys, after: str, limit: int | None, wanted: Callable[[Topic], bool]
     ) -> tuple[_Found, bool]:
-        """The `wanted` topics of a directory behind `after`, and whether these are all.
+        """The `wanted` topics of these directories in their order, of the first one behind `after`.
 
-        With `enough` it ends when there are so many.
+        With a `limit` it ends when there are more than that; whether others may follow then.
         """
-        key = f"{self._paths.topics}/{shard}"
         found: _Found = []
-        while True:
-            part = await self._store.scan(key, after, SCAN_LIMIT if enough is None else enough)
-            for child in part.children:
-                item = _readable(f"{key}/{child.name}", child.found)
-                if item is not None and wanted(item.topic):
-                    found.append(item)
-            after = part.more_after
-            if not after or (enough is not None and len(found) >= enough):
-                return found, not after
+        count, read = SCAN_KEYS_MAX, 0
+        while shards and (limit is None or len(found) <= limit):
+            enough = SCAN_LIMIT if limit is None else limit + 1 - len(found)
+            keys = [f"{self._paths.topics}/{shard}" for shard in shards[:count]]
+            for key, part in zip(keys, await self._store.scan(keys, after, enough), strict=False):
+                readable = (_readable(f"{key}/{name}", value) for name, value in part.children)
+                found += [item for item in readable if item is not None and wanted(item.topic)]
+                after = part.more_after
+                if after:  # what lies behind comes before the next directory
+                    break
+                shards, read = shards[1:], read + 1
+            if limit is not None:
+                count = _directories_for(limit + 1 - len(found), len(found), read)
+        return found, bool(shards)
 
     async def update(self, old: VersionedTopic, new: Topic) -> VersionedTopic:
         """Compare and set. Partitions never shrink (F026). Raises VersionConflict, UnknownTopic."""
@@ -311,9 +289,7 @@ def _directories_for(enough: int, found: int, read: int) -> int:
 
     One more than that: what is read in vain costs less than another round trip.
     """
-    return (
-        min(DIRECTORIES_AT_ONCE, 1 + -(-enough * read // found)) if found else DIRECTORIES_AT_ONCE
-    )
+    return min(SCAN_KEYS_MAX, 1 + -(-enough * read // found)) if found else SCAN_KEYS_MAX
 
 
 def _directory_and_name(paths: Paths, after: str) -> tuple[str, str]:

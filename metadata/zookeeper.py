@@ -27,7 +27,6 @@ from typing import TypeVar, cast
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     KazooException,
-    NoNodeError,
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
@@ -38,11 +37,18 @@ from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import KazooState, ZnodeStat
 
 from octavo.metadata.envelope import SEALED_EMPTY, seal, unseal
-from octavo.metadata.kazoo_errors import lost, translated
+from octavo.metadata.kazoo_errors import lost, said, translated
 from octavo.metadata.kazoo_polling import PollHandler
-from octavo.metadata.kazoo_reads import ReadValue, read_many_async
+from octavo.metadata.kazoo_reads import ReadMany, ReadValue, ask_async, read_children, read_values
 from octavo.metadata.kazoo_watches import WatchArms
-from octavo.metadata.keys import check_key, check_keys, check_value, parent_of, parents_of
+from octavo.metadata.keys import (
+    SCAN_KEYS_MAX,
+    check_key,
+    check_keys,
+    check_value,
+    parent_of,
+    parents_of,
+)
 from octavo.metadata.scanning import read_each, scan_by_reading
 from octavo.metadata.store import (
     Found,
@@ -136,7 +142,8 @@ class ZookeeperStore:
                 hint="check the addresses and that ZooKeeper runs",
             ) from None
         await self._make_guards()
-        await self._ask_many([GUARDS])  # learns it now, while nobody's request is under way
+        # learned now, while nobody's request is under way: what an old server knows
+        await self._ask_many("get_many", read_values([GUARDS]))
 
     async def _make_guards(self) -> None:
         """Before anything else, so that creations need one round trip; made once per cluster."""
@@ -299,25 +306,35 @@ class ZookeeperStore:
         except KeyMissing:
             return []
 
-    async def scan(self, key: str, after: str, limit: int) -> Scanned:
-        """Direct children behind `after`, with their values."""
+    async def scan(self, keys: Sequence[str], after: str, limit: int) -> list[Scanned]:
+        """Direct children, with their values."""
+        check_keys(keys, SCAN_KEYS_MAX)
         return await scan_by_reading(
-            check_key(key), after, limit, children=self.children, read=self.get_many
+            keys, after, limit, children=self._children_of, read=self.get_many
         )
+
+    async def _children_of(self, keys: Sequence[str]) -> list[list[str]]:
+        """Names below each, in one round trip, or in one for each where the server is old."""
+        answers = await self._ask_many("children", read_children(keys))
+        if answers is None:
+            return await asyncio.gather(*map(self.children, keys))
+        return [sorted(said("children", answer, self._hosts) or ()) for answer in answers]
 
     async def get_many(self, keys: Sequence[str]) -> list[Found]:
         """What is at `keys`, in one round trip, or in one for each where the server is old."""
-        answers = await self._ask_many(check_keys(keys)) if keys else []
+        answers = await self._ask_many("get_many", read_values(check_keys(keys))) if keys else []
         if answers is None:
             return await read_each(self.get, keys)
         return [self._found(*pair) for pair in zip(keys, answers, strict=True)]
 
-    async def _ask_many(self, keys: Sequence[str]) -> list[ReadValue | ZookeeperError] | None:
-        """What the server says of `keys`; None when it does not know such requests."""
+    async def _ask_many(
+        self, operation: str, request: ReadMany[T]
+    ) -> list[T | ZookeeperError] | None:
+        """What the server says of each key; None when it does not know such requests."""
         if not self._has_multi_read:
             return None
         try:
-            return await self._call("get_many", partial(read_many_async, self._client, keys))
+            return await self._call(operation, partial(ask_async, self._client, request))
         except OctavoError as error:
             if not isinstance(error.__cause__, UnimplementedError):
                 raise
@@ -338,12 +355,11 @@ class ZookeeperStore:
                 return
 
     def _found(self, key: str, answer: ReadValue | ZookeeperError) -> Found:
-        if isinstance(answer, NoNodeError):
+        found = said("get_many", answer, self._hosts)
+        if found is None:
             return None
-        if isinstance(answer, ZookeeperError):
-            raise translated("get_many", answer, self._hosts)
         try:
-            return Versioned(unseal(key, answer.value), Version(answer.version, answer.czxid))
+            return Versioned(unseal(key, found.value), Version(found.version, found.czxid))
         except MetadataCorrupt as error:
             return error
 

@@ -252,24 +252,30 @@ Global___GetMany: _TypeAlias = GetMany  # noqa: Y015
 
 @_typing.final
 class Scan(_message.Message):
+    """Children of `key` behind `after` with their values, in order of names, and those of `others`, each at most `limit`."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     after: _builtins.str
     limit: _builtins.int
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
         after: _builtins.str = ...,
         limit: _builtins.int = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "key", b"key", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "key", b"key", "limit", b"limit", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -556,18 +562,22 @@ class Scanned(_message.Message):
 
     CHILDREN_FIELD_NUMBER: _builtins.int
     MORE_AFTER_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     more_after: _builtins.str
     @_builtins.property
     def children(self) -> _containers.RepeatedCompositeFieldContainer[Global___Child]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___Scanned]: ...
     def __init__(
         self,
         *,
         children: _abc.Iterable[Global___Child] | None = ...,
         more_after: _builtins.str = ...,
+        others: _abc.Iterable[Global___Scanned] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "more_after", b"more_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "more_after", b"more_after", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.metadata.keys import GET_MANY_MAX
+from octavo.metadata.keys import GET_MANY_MAX, SCAN_KEYS_MAX
 from octavo.metadata.scanning import SCAN_BYTES_MAX
 from octavo.metadata.store import Child, MetadataStore, Scanned, Versioned
 from octavo.runtime.errors import InvalidRequest, MetadataCorrupt, VersionConflict
@@ -17,7 +17,7 @@ async def test_f028_a_scan_gives_direct_children_with_their_values_part_by_part(
     for name in ("b", "a/x", "c", "aa"):
         await store.create(f"{root}/d/{name}", name.encode())
     await store.put(f"{root}/d/c", b"two", expected=0)
-    first = await store.scan(f"{root}/d", "", 3)
+    [first] = await store.scan([f"{root}/d"], "", 3)
     assert first == Scanned(
         [
             Child("a", Versioned(b"", 0)),
@@ -26,22 +26,65 @@ async def test_f028_a_scan_gives_direct_children_with_their_values_part_by_part(
         ],
         more_after="b",
     )
-    assert await store.scan(f"{root}/d", first.more_after, 3) == Scanned(
-        [Child("c", Versioned(b"two", 1))], more_after=""
-    )
-    assert await store.scan(f"{root}/absent", "", 3) == Scanned([], more_after="")
+    assert await store.scan([f"{root}/d"], first.more_after, 3) == [
+        Scanned([Child("c", Versioned(b"two", 1))], more_after="")
+    ]
+    assert await store.scan([f"{root}/absent"], "", 3) == [Scanned([], more_after="")]
+    assert await store.scan([], "", 3) == []
 
 
 async def test_f028_a_scanned_version_is_one_that_a_conditional_write_may_name(
     store: MetadataStore, root: str
 ) -> None:
     await store.create(f"{root}/d/a", b"one")
-    [child] = (await store.scan(f"{root}/d", "", 10)).children
+    [child] = (await store.scan([f"{root}/d"], "", 10))[0].children
     assert isinstance(child.found, Versioned)
     await store.delete(f"{root}/d/a", expected=child.found.version)
     await store.create(f"{root}/d/a", b"another life")
     with pytest.raises(VersionConflict):
         await store.put(f"{root}/d/a", b"two", expected=child.found.version)
+
+
+async def test_f028_several_directories_are_scanned_with_one_request(
+    store: MetadataStore, root: str
+) -> None:
+    for name in ("a/1", "a/2", "a/3", "c/1", "c/2", "d/1"):
+        await store.create(f"{root}/{name}", name.encode())
+
+    def part(directory: str, *names: str, more_after: str = "") -> Scanned:
+        children = [Child(name, Versioned(f"{directory}/{name}".encode(), 0)) for name in names]
+        return Scanned(children, more_after)
+
+    keys = [f"{root}/{name}" for name in "abcd"]
+    assert await store.scan(keys, "2", 2) == [
+        part("a", "3"), part("b"), part("c", "1", "2"), part("d", "1"),
+    ]  # fmt: skip
+    assert await store.scan(keys, "", 1) == [
+        part("a", "1", more_after="1"), part("b"), part("c", "1", more_after="1"), part("d", "1"),
+    ]  # fmt: skip
+    with pytest.raises(InvalidRequest, match="17 metadata keys"):
+        await store.scan(keys[:1] * (SCAN_KEYS_MAX + 1), "", 1)
+
+
+async def test_f028_large_values_leave_directories_for_the_next_request(
+    store: MetadataStore, root: str
+) -> None:
+    keys = [f"{root}/{directory}" for directory in "abc"]
+    for key in keys:
+        for number in range(3):
+            await store.create(f"{key}/{number}", bytes(SCAN_BYTES_MAX // 4))
+    found: list[str] = []
+    after, requests = "", 0
+    while keys:
+        parts = await store.scan(keys, after, 10)
+        requests += 1
+        for key, part in zip(keys, parts, strict=False):
+            found += [f"{key[-1]}{child.name}" for child in part.children]
+        after = parts[-1].more_after
+        assert not any(part.more_after for part in parts[:-1])
+        del keys[: len(parts) - bool(after)]
+    assert found == [f"{key}{number}" for key in "abc" for number in range(3)]
+    assert requests <= 3
 
 
 async def test_f028_large_values_end_a_part_of_a_scan_early(
@@ -53,7 +96,7 @@ async def test_f028_large_values_end_a_part_of_a_scan_early(
     found: list[str] = []
     after, parts = "", 0
     while True:
-        part = await store.scan(f"{root}/d", after, len(names))
+        [part] = await store.scan([f"{root}/d"], after, len(names))
         found += [child.name for child in part.children]
         parts += 1
         after = part.more_after

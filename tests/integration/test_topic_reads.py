@@ -8,8 +8,8 @@ from statistics import median_low
 
 import pytest
 
+from octavo.metadata.keys import SCAN_KEYS_MAX
 from octavo.metadata.memory import MemoryStore
-from octavo.metadata.topics import DIRECTORIES_AT_ONCE
 from octavo.proto import broker_pb2 as pb
 from tests.serving_rig import make_batch, until
 from tests.serving_server import batch_of, create_topic, find_owner, loopback
@@ -60,7 +60,7 @@ async def test_reads_of_a_created_topic_do_not_grow_with_the_topics(
         behind = names[names.index("t1") + 1 :]
         assert [topic.name for topic in found.topics] == behind[:5]
         assert found.more
-        assert min(pages) <= 2 + DIRECTORIES_AT_ONCE * (1 + 6)
+        assert min(pages) <= 2 + SCAN_KEYS_MAX * (1 + 6)
 
 
 async def test_each_broker_notices_a_change_of_a_topic_it_knows() -> None:

@@ -181,7 +181,7 @@ async def test_check_finds_what_went_bad_while_it_ran(tmp_path: pathlib.Path) ->
 
     def ask() -> None:
         assert tree.children("/octavo") == ["bad", "gone", "good"]
-        scanned = tree.scan("/octavo", "", 10).children
+        scanned = tree.scan(["/octavo"], "", 10)[0].children
         damaged = [child.name for child in scanned if isinstance(child.found, MetadataCorrupt)]
         assert ([child.name for child in scanned], damaged) == (
             ["bad", "gone", "good"],

@@ -18,6 +18,7 @@ from octavo.metadata.embedded_server import EmbeddedMetadataServer
 from octavo.metadata.embedded_tree import SqliteTree
 from octavo.metadata.envelope import SEALED_EMPTY, seal
 from octavo.metadata.store import MetadataStore, SessionState, Versioned
+from octavo.metadata.topics import TopicCatalog
 from octavo.proto import metastore_pb2 as wire
 from octavo.proto import metastore_pb2_grpc
 from octavo.runtime.clock import ManualClock, SystemClock
@@ -25,6 +26,7 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError, MetadataUnavailable
 from tests.fix_ledger import until
 from tests.fix_zookeeper import free_port
+from tests.unit.metadata_stores import PATHS
 
 WAIT_S = 10.0
 LEASE_S = 3.0
@@ -354,7 +356,7 @@ async def test_client_that_does_not_read_stops_being_served_not_the_server(
 
 
 class BeforeManyKeys(EmbeddedMetadataServer):
-    """A server that knows no requests for many keys."""
+    """A server that knows no requests for many keys, and scans of one directory."""
 
     many = 0
 
@@ -364,6 +366,9 @@ class BeforeManyKeys(EmbeddedMetadataServer):
         if message.WhichOneof("operation") == "get_many":
             self.many += 1
             message = wire.ClientMessage(request_id=message.request_id)  # as it would parse it
+        elif message.scan.others:
+            self.many += 1
+            message.scan.ClearField("others")
         return super()._run(session, message)
 
 
@@ -377,5 +382,11 @@ async def test_f028_a_server_before_requests_for_many_keys_is_asked_for_each(
             await store.create("/a", b"one")
             found = await store.get_many(["/absent", "/a"])
             assert (found, server.many) == ([None, Versioned(b"one", 0)], 1)
+            catalog = TopicCatalog(store, PATHS, clock=SystemClock(), entropy=SystemEntropy())
+            names = [f"t{number}" for number in range(20)]
+            for name in names:
+                await catalog.create(name, 1)
+            assert sorted(names) == [found.topic.name for found in await catalog.list()]
+            assert server.many > 1
     finally:
         await server.stop()

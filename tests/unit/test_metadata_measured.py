@@ -33,7 +33,7 @@ async def test_each_operation_is_handed_on_and_counted() -> None:
     assert found is not None
     assert (found.value, found.version) == (b"2", 1)
     assert await store.children("/a") == []
-    assert await store.scan("/a", "", 10) == Scanned([], "")
+    assert await store.scan(["/a"], "", 10) == [Scanned([], "")]
     assert await store.get_many(["/a", "/c"]) == [Versioned(b"2", 1), None]
     assert await store.fetch_add("/n") == 1
     await store.barrier()
