@@ -159,7 +159,7 @@ docs: $(READY) reference ## the SDK's reference as pages in build/docs, from its
 	@# pdoc looks for the names in a NamedTuple's annotations in the wrong module: not a fault of ours.
 	@$(PY) -W error -W 'ignore:Error parsing type annotation ForwardRef' -m pdoc -o build/docs octavo.errors octavo.testing $(addprefix octavo.client.messaging.,\
 	  sync.client sync.producer sync.consumer sync.reader sync.admin api.client api.producer api.consumer api.reader api.admin \
-	  api.descriptions api.group_admin group_admin.values group_admin.lag group_admin.resets sync.group_admin records producing.futures producing.bulk producing.serializers partitioner)
+	  api.descriptions api.group_admin group_admin.values group_admin.lag group_admin.resets sync.group_admin records tracing producing.futures producing.bulk producing.serializers partitioner)
 
 clean: ## remove everything that was generated, the virtual environment too
 	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

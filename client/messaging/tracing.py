@@ -11,11 +11,15 @@ nothing is carried. Names stand in `octavo.proto.tracing`.
     commit           client    one request to the coordinator
 
 A send that is refused for want of memory (BufferFull) has no span: `send` waits and tries again.
+Nor has one above SPANS_MAX: a span is some 30 times as large as a small record, and buffer_memory
+does not count it. OpenTelemetry has locks of its own, so a client that traces should not send from
+signal handlers and finalisers, as others may.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from octavo.client.messaging.records import Headers, Record
+from octavo.client.messaging.user_code import ClientLog
 from octavo.proto import tracing as t
 
 if TYPE_CHECKING:
@@ -30,7 +35,12 @@ if TYPE_CHECKING:
 
 LINKS_MAX = 128
 """Senders that a `receive` span links to; records beyond it count in its message count."""
+SPANS_MAX = 10_000
+"""Sends of one client without an outcome that have spans; further ones have none and carry no
+context."""
 Attributes = dict[str, str | int]
+
+_log = ClientLog("octavo.client")
 
 
 def carried_by(headers: Headers) -> str:
@@ -48,17 +58,19 @@ class Sending:
         carried: the headers that give the span's context to whoever reads them; perhaps none.
     """
 
-    __slots__ = ("_span", "carried")
+    __slots__ = ("_open", "_span", "carried")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, open_sends: deque[None]) -> None:
         self._span = span
+        self._open: deque[None] | None = open_sends
+        open_sends.append(None)
         self.carried = _carried(span)
 
     def delivered(self, partition: int) -> None:
         """They are acknowledged; -1: in several partitions."""
         if partition >= 0:
             self._span.set_attribute(t.PARTITION, str(partition))
-        self._span.end()
+        self._end()
 
     def counted(self, records: int) -> None:
         """So many were acknowledged."""
@@ -67,6 +79,16 @@ class Sending:
     def failed(self, error: BaseException) -> None:
         """They were refused, given up, or never went in."""
         _note_error(self._span, error)
+        self._end()
+
+    def forgotten(self) -> None:
+        """It is tried again, with a span of its own; this one is told to nobody."""
+        counted, self._open = self._open, None  # once, also if a handler interrupted the end
+        if counted is not None:
+            counted.pop()
+
+    def _end(self) -> None:
+        self.forgotten()
         self._span.end()
 
 
@@ -77,20 +99,29 @@ class ClientTracing:
         self._api = t.opentelemetry()
         self._tracer = t.tracer(self._api)
         self._client: Attributes = {t.SYSTEM: t.SYSTEM_NAME, t.CLIENT_ID: client_id}
+        self._open: deque[None] = deque()
+        """One for each send without an outcome: a count that any thread may change, without a
+        lock."""
+        self._told = False
 
     def interceptors(self) -> Sequence[grpc.aio.ClientInterceptor]:
         """They give unary calls the present span's context."""
         return (t.CallTracing(self._api),)
 
-    def sending(self, topic: str) -> Sending:
-        """Begin the span of a send; its parent is the present span of the caller's thread."""
-        return Sending(
-            self._tracer.start_span(
-                f"send {topic}",
-                kind=self._api.SpanKind.PRODUCER,
-                attributes=self._of("send", "send", topic),
-            )
+    def sending(self, topic: str) -> Sending | None:
+        """Begin the span of a send; its parent is the present span of the caller's thread. None
+        above SPANS_MAX."""
+        if len(self._open) >= SPANS_MAX:
+            if not self._told:
+                self._told = True
+                _log.warning("%d sends have no outcome yet: others have no spans", SPANS_MAX)
+            return None
+        span = self._tracer.start_span(
+            f"send {topic}",
+            kind=self._api.SpanKind.PRODUCER,
+            attributes=self._of("send", "send", topic),
         )
+        return Sending(span, self._open)
 
     def now_ns(self) -> int:
         """When a reading call began, for `received`."""

@@ -17,9 +17,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from octavo.client.messaging import AsyncClient, Client, Record, trace_processing
+from octavo.client.messaging import (
+    AsyncClient,
+    AsyncProducer,
+    Client,
+    Record,
+    trace_processing,
+)
 from octavo.client.messaging import tracing as client_tracing
 from octavo.errors import (
+    BufferFull,
     InvalidPartition,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -224,6 +231,37 @@ async def test_what_fails_ends_its_span_with_the_error(broker: RawClient, spans:
         raise ValueError("wrong")
     process = spans.one("process t")
     assert (attributes(process)["error.type"], process.parent) == ("ValueError", None)
+
+
+def fill(producer: AsyncProducer) -> None:
+    """Until it takes no more."""
+    while True:
+        producer.send_nowait("orders", b"x" * 1_000_000)
+
+
+async def test_sends_above_the_bound_have_no_span_and_those_after_them_have_again(
+    broker: RawClient, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_tracing, "SPANS_MAX", 2)
+    async with AsyncClient(broker.address, tracing=True) as client:
+        await client.admin.create_topic("orders", partitions=1)
+        async with client.producer(linger_ms=60_000) as producer:
+            first = [producer.send_nowait("orders", b"%d" % number) for number in range(4)]
+            await producer.send_many("orders", [b"4", b"5"])
+            assert all(future.done() for future in first)
+            with pytest.raises(InvalidPartition):
+                await producer.send("orders", b"nowhere", partition=7)
+            await producer.send_many("orders", [b"6", b"7"])
+        async with client.producer(buffer_memory=4 << 20, max_block_ms=1) as small:
+            for _ in range(5):
+                with pytest.raises(BufferFull):
+                    fill(small)
+                await small.flush()
+        records = await read(client, 28)
+    carried = [client_tracing.carried_by(record.headers) for record in records]
+    assert [bool(one) for one in carried[:8]] == [True] * 2 + [False] * 4 + [True] * 2
+    assert [bool(one) for one in carried[8:12]] == [True] * 2 + [False] * 2
+    assert len(spans.all("send orders")) == 2 + 2 + 5 * 2
 
 
 async def test_traced_sends_that_nobody_looked_at_are_still_told_at_the_end(

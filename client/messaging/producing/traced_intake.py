@@ -62,11 +62,14 @@ def traced_send(
 ) -> SendFuture:
     """What `send` returns, given the headers with the context of a span that ends with it."""
     sending = tracing.sending(topic)
+    if sending is None:
+        return send(headers)
     try:
         given = header_list(headers) if headers else NO_HEADERS
         future = send(with_context(given, sending.carried))
     except BufferFull:
-        raise  # the caller waits for memory, and sends again
+        sending.forgotten()  # the caller waits for memory, and sends again
+        raise
     except BaseException as error:
         sending.failed(error)
         raise
