@@ -57,6 +57,9 @@ soak-start: $(READY) ## a bookie with 20 GiB, a million entries and 10,000 ledge
 storage-soak: $(READY) ## topics written and deleted, bookies killed: the space returns and nothing is lost; SEED=n
 	@PYTHONPATH=. $(PY) -m tools.storage_soak --seed $(or $(SEED),1) $(ARGS)
 
+churn-soak: $(READY) ## a day of churn in ten minutes: what lives stays the same, and so do the disks; ARGS="--minutes n", SEED=n
+	@PYTHONPATH=. $(PY) -m tools.churn_soak --seed $(or $(SEED),1) $(ARGS)
+
 soak-scrub: $(READY) ## 500 flipped bits in closed segments of one bookie, then on all; kills at each step of a repair: all found, none believed; SEED=n
 	@PYTHONPATH=. $(PY) -m tools.scrub_flips --flips 500 --seed $(or $(SEED),1) $(ARGS)
 	@PYTHONPATH=. $(PY) -m tools.scrub_flips --flips 500 --seed $(or $(SEED),1) --spread $(ARGS)
@@ -110,6 +113,9 @@ bench-quick: $(READY) ## the same in less than a minute, one round, one line at 
 
 bench-compaction: $(READY) ## 10 M records of 1 M keys compacted: records/s, memory, space, and p99 of sends meanwhile; ARGS
 	@PYTHONPATH=. $(PY) -m bench.compaction $(ARGS)
+
+bench-upkeep: $(READY) ## bench-quick with collection, compaction and scrub at work beside it with all at rest, in turn; 1 when it costs more than a tenth
+	@PYTHONPATH=. $(PY) -m bench.upkeep $(ARGS)
 
 bench-backlog: $(READY) ## p99 of one topic's tail beside a reader of another topic's backlog, in turn; 1 when it grows by more than a fifth; ARGS="--gb 10"
 	@PYTHONPATH=. $(PY) -m bench.backlog $(ARGS)

@@ -147,7 +147,7 @@ class BrokerConfig(FrozenSettings):
     """Storage reads in flight (BP-2)."""
     cold_chunk_bytes: int = Field(default=2 * _MIB, ge=64 * _KIB)
     """Size of one read from a bookie for a reader of the backlog."""
-    cold_read_bytes_per_s: int = Field(default=64 * _MIB, ge=0)
+    cold_read_bytes_per_s: int = Field(default=8 * _MIB, ge=0)
     """While records come in, what all readers of backlogs together are given a second; twice of
     what comes in for each of them, if that is more. 0: as fast as it goes (F078)."""
     open_readers: int = Field(default=256, ge=1)

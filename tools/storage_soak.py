@@ -83,7 +83,8 @@ class Fleet:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        self.names = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
+        self.names = [name for name in cluster.processes if name.startswith("bookie")]
+        self._first = tuple(self.names)
         self._addresses = {name: cluster.process(name).health_address for name in self.names}
         self._replacement: subprocess.Popen[bytes] | None = None
 
@@ -152,7 +153,7 @@ class Fleet:
 
     def logs(self) -> list[str]:
         """Of every bookie that ever was."""
-        logs = [self.cluster.log(f"bookie-{number}") for number in range(1, BOOKIES + 1)]
+        logs = [self.cluster.log(name) for name in self._first]
         replacement = self.cluster.data / f"{REPLACEMENT}.log"
         return [*logs, replacement.read_text() if replacement.exists() else ""]
 
@@ -298,7 +299,7 @@ def lose_one(fleet: Fleet, client: Client, topics: dict[str, int], judge: Judge)
     topics["while-one-is-lost"] = write(client, "while-one-is-lost", 100)
     fleet.start_replacement()
     began_s = time.monotonic()
-    _until_healed(fleet, judge)
+    until_healed(fleet, judge)
     print(f"storage: {LOST} is lost, healed after {time.monotonic() - began_s:.1f} s", flush=True)
     check(client, topics, judge)
 
@@ -319,7 +320,7 @@ def retire_one(fleet: Fleet, client: Client, topics: dict[str, int], judge: Judg
     check(client, topics, judge)
 
 
-def _until_healed(fleet: Fleet, judge: Judge) -> int:
+def until_healed(fleet: Fleet, judge: Judge) -> int:
     """Every ledger has every copy, read and compared; how many have not in the end."""
     deadline_s = time.monotonic() + HEALED_WITHIN_S
     while True:
@@ -354,7 +355,7 @@ def run(seed: int, rounds: int, mb: int, folder: pathlib.Path) -> int:
                     f"records {sum(topics.values())}",
                     flush=True,
                 )
-            under_replicated = _until_healed(fleet, judge)
+            under_replicated = until_healed(fleet, judge)
             settle(fleet, COPIES * sum(topics.values()) * RECORD_BYTES, judge)
             check(client, topics, judge)
             totals = judge.total(fleet)
