@@ -83,6 +83,9 @@ life-soak: $(READY) ## rolls, trims, retention, compaction and kills: no retaine
 groups-soak: $(READY) ## members of a group that join, leave, freeze and die under load, DURATION seconds (300), SEED n (1)
 	@PYTHONPATH=. $(PY) -m tools.groups_soak --duration $(or $(DURATION),300) --seed $(or $(SEED),1) $(ARGS)
 
+spark-soak: $(READY) ## kill -9 of drivers, workers, brokers and bookies under a streaming write of Spark: each row once, nothing left staged; KILLS, SEED
+	@PYTHONPATH=. $(PY) -m tools.spark_soak --kills $(or $(KILLS),10) --seed $(or $(SEED),1) $(ARGS)
+
 soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of each format, by our reader and by Spark
 	OCTAVO_TEST_FLIPS=2000 OCTAVO_TEST_CUTS=50 $(PY) -m pytest -q tests/unit/test_spark_damage.py
 	@PYTHONPATH=. $(PY) -m tools.spark_flips --flips 2000 --cuts 50 $(ARGS)

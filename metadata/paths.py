@@ -7,6 +7,7 @@ only there collide on creation, atomically (F015).
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 
 from octavo.runtime.checksum import crc32c
@@ -70,6 +71,7 @@ class Paths:
         self.deletions = f"{self.root}/deletions"
         self.partitions_root = f"{self.root}/partitions"
         self.producer_ids = f"{self.root}/producer-ids"
+        self.sinks = f"{self.root}/sinks"
 
     def idgen_epoch(self, epoch: int) -> str:
         """The counter from which ids of `epoch` are drawn (ID-1)."""
@@ -130,6 +132,11 @@ class Paths:
     def leaving(self, broker_id: str) -> str:
         """Says that the broker is about to stop; ephemeral."""
         return f"{self.leaving_root}/{broker_id}"
+
+    def sink(self, sink_id: str) -> str:
+        """What a sink decided; ids are any text, so the key is their digest."""
+        digest = hashlib.sha256(sink_id.encode()).hexdigest()
+        return f"{self.sinks}/{digest[:3]}/{digest[3:]}"
 
     def load(self, broker_id: str) -> str:
         """What the broker says of its load; ephemeral."""

@@ -17,8 +17,8 @@ from octavo.runtime.invariant import invariant
 
 BLOCK_IDS = 1000
 EPOCH_SHIFT = 40
-EPOCH_MAX = (1 << (63 - EPOCH_SHIFT)) - 1
-"""Ids are positive in 64 bits, signed."""
+EPOCH_MAX = (1 << (62 - EPOCH_SHIFT)) - 1
+"""Ids are positive in 64 bits, signed, and the highest of their bits is that of kept producers."""
 DRAWS_MAX = 8
 """Lost replies tolerated in one reservation."""
 
@@ -32,6 +32,10 @@ class ProducerIdAllocator:
         self._key = paths.producer_ids
         self._next = 0
         self._end = 0
+
+    async def epoch(self) -> int:
+        """Of the ids that are drawn now; it grows when a backup is restored (ADR 23)."""
+        return await self._epochs.read_epoch()
 
     async def allocate(self) -> int:
         """A producer id nobody else has or had; raises MetadataUnavailable, UnknownOutcome."""

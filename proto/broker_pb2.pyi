@@ -702,6 +702,182 @@ class InitProducerIdReply(_message.Message):
 Global___InitProducerIdReply: _TypeAlias = InitProducerIdReply  # noqa: Y015
 
 @_typing.final
+class SinkState(_message.Message):
+    """A sink publishes numbered batches of records, each once (ADR 67). `plan` says what a batch consists of; the first plan
+    that is told for a batch is what will be published, through the producer and epoch that the answer names.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    batch_id: _builtins.int
+    """decided last; -1: none yet"""
+    plan: _builtins.bytes
+    published: _builtins.bool
+    """all of it is in the log: what the plan names need not be staged any more"""
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+        plan: _builtins.bytes = ...,
+        published: _builtins.bool = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SinkState: _TypeAlias = SinkState  # noqa: Y015
+
+@_typing.final
+class DescribeSinkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeSinkRequest: _TypeAlias = DescribeSinkRequest  # noqa: Y015
+
+@_typing.final
+class DescribeSinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___SinkState: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        state: Global___SinkState | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeSinkReply: _TypeAlias = DescribeSinkReply  # noqa: Y015
+
+@_typing.final
+class DecideSinkRequest(_message.Message):
+    """Asking again is safe. The answer may be of another batch: of a later one, or of an earlier one that is to be published first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    batch_id: _builtins.int
+    plan: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+        plan: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "plan", b"plan", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideSinkRequest: _TypeAlias = DecideSinkRequest  # noqa: Y015
+
+@_typing.final
+class DecideSinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___SinkState: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        state: Global___SinkState | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideSinkReply: _TypeAlias = DecideSinkReply  # noqa: Y015
+
+@_typing.final
+class PublishedSinkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    batch_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedSinkRequest: _TypeAlias = PublishedSinkRequest  # noqa: Y015
+
+@_typing.final
+class PublishedSinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedSinkReply: _TypeAlias = PublishedSinkReply  # noqa: Y015
+
+@_typing.final
 class ClaimWriterRequest(_message.Message):
     """Claim a partition of a topic with exclusive.writer, say that its writer lives (`held_epoch`), or leave it. `writer`: 16
     bytes chosen by the producer; asking again with the same ones is safe. `fence`: take it from whoever holds it.

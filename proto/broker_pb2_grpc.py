@@ -64,6 +64,21 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.FromString,
                 _registered_method=True)
+        self.DescribeSink = channel.unary_unary(
+                '/octavo.broker.Broker/DescribeSink',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.DescribeSinkRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.DescribeSinkReply.FromString,
+                _registered_method=True)
+        self.DecideSink = channel.unary_unary(
+                '/octavo.broker.Broker/DecideSink',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.DecideSinkRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.DecideSinkReply.FromString,
+                _registered_method=True)
+        self.PublishedSink = channel.unary_unary(
+                '/octavo.broker.Broker/PublishedSink',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/octavo.broker.Broker/ListOffsets',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ListOffsetsRequest.SerializeToString,
@@ -185,6 +200,24 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ClaimWriter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeSink(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecideSink(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishedSink(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -324,6 +357,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ClaimWriter,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.SerializeToString,
+            ),
+            'DescribeSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSink,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.DescribeSinkRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.DescribeSinkReply.SerializeToString,
+            ),
+            'DecideSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecideSink,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.DecideSinkRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.DecideSinkReply.SerializeToString,
+            ),
+            'PublishedSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishedSink,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -573,6 +621,87 @@ class Broker:
             '/octavo.broker.Broker/ClaimWriter',
             octavo_dot_proto_dot_broker__pb2.ClaimWriterRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.ClaimWriterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/DescribeSink',
+            octavo_dot_proto_dot_broker__pb2.DescribeSinkRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.DescribeSinkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecideSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/DecideSink',
+            octavo_dot_proto_dot_broker__pb2.DecideSinkRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.DecideSinkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishedSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/PublishedSink',
+            octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.FromString,
             options,
             channel_credentials,
             insecure,

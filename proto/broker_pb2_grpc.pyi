@@ -43,6 +43,9 @@ class BrokerStub:
     Lookup: _grpc.UnaryUnaryMultiCallable[_broker_pb2.LookupRequest, _broker_pb2.LookupReply]
     InitProducerId: _grpc.UnaryUnaryMultiCallable[_broker_pb2.InitProducerIdRequest, _broker_pb2.InitProducerIdReply]
     ClaimWriter: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ClaimWriterRequest, _broker_pb2.ClaimWriterReply]
+    DescribeSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeSinkRequest, _broker_pb2.DescribeSinkReply]
+    DecideSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DecideSinkRequest, _broker_pb2.DecideSinkReply]
+    PublishedSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PublishedSinkRequest, _broker_pb2.PublishedSinkReply]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]
@@ -70,6 +73,9 @@ class BrokerAsyncStub(BrokerStub):
     Lookup: _aio.UnaryUnaryMultiCallable[_broker_pb2.LookupRequest, _broker_pb2.LookupReply]  # type: ignore[assignment]
     InitProducerId: _aio.UnaryUnaryMultiCallable[_broker_pb2.InitProducerIdRequest, _broker_pb2.InitProducerIdReply]  # type: ignore[assignment]
     ClaimWriter: _aio.UnaryUnaryMultiCallable[_broker_pb2.ClaimWriterRequest, _broker_pb2.ClaimWriterReply]  # type: ignore[assignment]
+    DescribeSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeSinkRequest, _broker_pb2.DescribeSinkReply]  # type: ignore[assignment]
+    DecideSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.DecideSinkRequest, _broker_pb2.DecideSinkReply]  # type: ignore[assignment]
+    PublishedSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.PublishedSinkRequest, _broker_pb2.PublishedSinkReply]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]  # type: ignore[assignment]
     CreateTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]  # type: ignore[assignment]
@@ -130,6 +136,27 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ClaimWriterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ClaimWriterReply, _abc.Awaitable[_broker_pb2.ClaimWriterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeSink(
+        self,
+        request: _broker_pb2.DescribeSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DescribeSinkReply, _abc.Awaitable[_broker_pb2.DescribeSinkReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DecideSink(
+        self,
+        request: _broker_pb2.DecideSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DecideSinkReply, _abc.Awaitable[_broker_pb2.DecideSinkReply]]: ...
+
+    @_abc_1.abstractmethod
+    def PublishedSink(
+        self,
+        request: _broker_pb2.PublishedSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.PublishedSinkReply, _abc.Awaitable[_broker_pb2.PublishedSinkReply]]: ...
 
     @_abc_1.abstractmethod
     def ListOffsets(

@@ -115,6 +115,7 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     g.FencedInstanceId: _PRECONDITION,
     w.ExclusiveWriterBusy: _PRECONDITION,
     w.ExclusiveWriterRequired: _PRECONDITION,
+    w.SinkLimitReached: _EXHAUSTED,
     w.ProducerFenced: _PRECONDITION,
 }
 

@@ -965,3 +965,52 @@ class AuditReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AuditReport: _TypeAlias = AuditReport  # noqa: Y015
+
+@_typing.final
+class SinkRecord(_message.Message):
+    """<root>/sinks/<3 hex digits>/<digest of the id>: what a sink decided last (ADR 67)"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    DECIDED_MS_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    sink_id: _builtins.str
+    batch_id: _builtins.int
+    plan: _builtins.bytes
+    """of that batch, as its client wrote it"""
+    published: _builtins.bool
+    producer_id: _builtins.int
+    """kept by partitions for ever"""
+    producer_epoch: _builtins.int
+    """one for each batch"""
+    decided_ms: _builtins.int
+    nonce: _builtins.bytes
+    """of the write, so that a lost reply can be told (M-3)"""
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        sink_id: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+        plan: _builtins.bytes = ...,
+        published: _builtins.bool = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        decided_ms: _builtins.int = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "decided_ms", b"decided_ms", "format_version", b"format_version", "nonce", b"nonce", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SinkRecord: _TypeAlias = SinkRecord  # noqa: Y015

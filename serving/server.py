@@ -64,6 +64,7 @@ from octavo.serving.services.log import LogService
 from octavo.serving.services.peers import PeerService
 from octavo.serving.services.quotas import QuotaService
 from octavo.serving.services.rpc import Service
+from octavo.serving.services.sinks import sink_service
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
 from octavo.serving.services.views import TopicViews
@@ -387,13 +388,14 @@ class BrokerServer:
 
     def _services(self, ownership: Ownership, cluster_id: str) -> list[Service]:
         config, answers = self.config, self._store_answers
+        producer_ids = ProducerIdAllocator(self._store, self._paths, self._clock)
         return [
             FindingService(
                 config=config,
                 cluster_id=cluster_id,
                 brokers=self._brokers,
                 topics=self._topics,
-                producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
+                producer_ids=producer_ids,
                 registry=self.registry,
                 ownership=ownership,
                 store_answers=answers,
@@ -432,6 +434,7 @@ class BrokerServer:
                 clock=self._clock,
             ),
             QuotaService(QuotaChanges(self._quotas), self._streams.quotas.default, answers),
+            sink_service(self._store, self._paths, producer_ids, self._clock, answers),
             self._streams,
         ]
 

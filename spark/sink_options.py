@@ -16,7 +16,11 @@ from octavo.runtime.suggestion import did_you_mean
 BOOTSTRAP = "octavo.bootstrap.servers"
 TOPIC = "topic"
 INCLUDE_HEADERS = "includeHeaders"
-WRITE_OPTIONS = (BOOTSTRAP, TOPIC, INCLUDE_HEADERS)
+TXN_ID = "txnId"
+DELIVERY = "delivery"
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+WRITE_OPTIONS = (BOOTSTRAP, TOPIC, INCLUDE_HEADERS, TXN_ID, DELIVERY)
+TXN_ID_BYTES_MAX = 500
 SPARKS_OWN = ("checkpointLocation",)
 """What Spark hands on to each sink and uses itself."""
 COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
@@ -40,6 +44,24 @@ class WriteOptions:
     """Where all rows go; None: each row says so in its column `topic`."""
     include_headers: bool
     """False leaves a column `headers` out."""
+    txn_id: str | None = None
+    """Names a batch write: of all writes that have it, one adds its rows."""
+    delivery: str | None = None
+    """None: exactly once where that is possible, for streams and where there is a `txnId`."""
+
+    def is_exactly_once(self, *, streaming: bool) -> bool:
+        """Whether each batch is added once; raises ConfigError for what cannot be."""
+        if streaming and self.txn_id is not None:
+            raise _refusal(TXN_ID, "is for batch writes", "a stream is known by its checkpoint")
+        if self.delivery == EXACTLY_ONCE and not streaming and self.txn_id is None:
+            raise _refusal(
+                TXN_ID,
+                "a batch write that adds its rows once needs a name",
+                'add .option("txnId", "orders-2026-11-30"): run again under it, it adds nothing',
+            )
+        if self.delivery == AT_LEAST_ONCE:
+            return False
+        return streaming or self.txn_id is not None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -58,7 +80,15 @@ class WriteOptions:
         headers = options.get(INCLUDE_HEADERS, "true").lower()
         if headers not in ("true", "false"):
             raise _refusal(INCLUDE_HEADERS, f"{headers!r} is not one of true, false", "")
-        return cls(bootstrap, options.get(TOPIC), headers == "true")
+        txn_id = options.get(TXN_ID)
+        if txn_id is not None and not 0 < len(txn_id.encode()) <= TXN_ID_BYTES_MAX:
+            raise _refusal(TXN_ID, f"has 1 to {TXN_ID_BYTES_MAX} bytes", "")
+        delivery = options.get(DELIVERY)
+        if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
+            raise _refusal(
+                DELIVERY, f"{delivery!r} is not one of {EXACTLY_ONCE}, {AT_LEAST_ONCE}", ""
+            )
+        return cls(bootstrap, options.get(TOPIC), headers == "true", txn_id, delivery)
 
 
 @dataclass(frozen=True)

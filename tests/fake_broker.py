@@ -38,6 +38,7 @@ from octavo.serving.partition.writer_seat import WriterSeat
 from tests.broker_model import Appended, PartitionModel
 from tests.fake_faults import Faults
 from tests.fake_quotas import FakeQuotas
+from tests.fake_sinks import FakeSinks, sinks_in_memory
 from tests.fake_writers import claimed, seat_in
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class FakeCluster:
         self.lookups_load = False
         """Whether asking for the owner of a partition makes its owner known."""
         self.next_producer_id = 1000
+        self.sinks = sinks_in_memory()
         self.brokers = [FakeBroker(self, index) for index in range(brokers)]
         self.max_record_bytes = MAX_RECORD_BYTES
         self.bundles = {0: pb.BundleView(bundle=0, owner_id="broker-1", usage=0.25)}
@@ -133,11 +135,11 @@ class _Cut(Exception):
     """End the stream now."""
 
 
-class FakeBroker(FakeQuotas, BrokerServicer):
+class FakeBroker(FakeQuotas, FakeSinks, BrokerServicer):
     """One broker."""
 
     def __init__(self, cluster: FakeCluster, index: int) -> None:
-        self.cluster = cluster
+        self.cluster, self.sinks = cluster, cluster.sinks
         self.index = index
         self.address = ""
         self.running = False

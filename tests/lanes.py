@@ -20,7 +20,10 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 LANES = (
-    ("spark", r"/test_spark_(canary|files|live|sink)\.py|test_spark_reads_large_records"),
+    (
+        "spark",
+        r"/test_spark_(canary|exactly_once|files|live|sink)\.py|test_spark_reads_large_records",
+    ),
     ("zookeeper", r"\[zookeeper|/test_metadata_zookeeper\.py|_zookeeper\b"),
     (
         "cluster",

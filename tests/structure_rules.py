@@ -201,6 +201,7 @@ ROOM_OF_WORD = {
     "sender": "client/messaging",
     "metadata": "metadata",
     "spark": "spark",
+    "sink": "spark",
     "cli": "src/octavo/cli",
     "supervisor": "src/octavo/supervisor",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from octavo.proto.batch import BatchHeader
 from octavo.proto.dedup_ids import is_marked, read_digest
+from octavo.proto.kept_producers import KEPT_MAX
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     MIN_INSYNC_DETAIL,
@@ -21,6 +22,7 @@ from octavo.runtime.errors import (
     PartitionDecommissioned,
     Throttled,
 )
+from octavo.runtime.errors_of_writers import SinkLimitReached
 from octavo.serving.partition.actions import Refuse, Tell
 from octavo.serving.partition.backlog import BacklogGate
 from octavo.serving.partition.dedup import DedupWindow, Seen
@@ -106,7 +108,7 @@ class Intake:
         Raises the refusal of a batch that changes nothing: what `check_batch` raises,
         OutOfOrderSequence, InvalidProducerEpoch, Throttled, NotEnoughReplicas, NotLeader,
         PartitionDecommissioned, BacklogQuotaExceeded, DedupWindowFull, ProducerFenced,
-        ExclusiveWriterRequired.
+        ExclusiveWriterRequired, SinkLimitReached.
         """
         header = check_batch(batch, acks, self._settings, now_ms)
         is_idempotent = header.producer_id >= 0
@@ -207,6 +209,8 @@ class Intake:
                 f"is older than {verdict.known_epoch}",
                 known_epoch=verdict.known_epoch,
             )
+        if verdict.kind is Kind.FULL:
+            return SinkLimitReached(f"{name}: {KEPT_MAX} sinks have published here, no more can")
         if self._backlog.is_shut:  # what it follows was refused just now
             return self._backlog.refusal()
         return OutOfOrderSequence(

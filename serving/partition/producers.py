@@ -7,6 +7,9 @@ owner change (I7-I9). Time comes in as a value.
 Sequences are int32 that wrap 2147483647 -> 0. Two sequences are compared on that ring: a distance
 below half of it is "ahead". A producer has at most a few batches in flight, so the ring is never
 ambiguous for a correct client.
+
+Producers through which sinks publish are *kept* (ADR 67): never forgotten, and so never taken for
+unknown ones. What they send may come again at any time, from whoever finishes a publication.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from octavo.proto.batch import BatchHeader
+from octavo.proto.kept_producers import KEPT_MAX, is_kept
 from octavo.proto.segment_entries import ProducerSnapshot, WindowItem, pack_producer
 from octavo.runtime.invariant import invariant
 
@@ -40,6 +45,8 @@ class Kind(Enum):
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out-of-order"
     OLD_EPOCH = "old-epoch"
+    FULL = "full"
+    """It would be one kept producer too many."""
 
 
 class Verdict(NamedTuple, Generic[T]):
@@ -151,24 +158,48 @@ class ProducerStates(Generic[T]):
         expiration_ms: I10, forget a producer this long after its last append.
         max_producers: bound on remembered producers; beyond it the longest unused one that has
             nothing pending is forgotten and counted in `evicted`.
+        kept_max: bound on kept producers; beyond it new ones are refused.
     """
 
-    def __init__(self, *, expiration_ms: int = 86_400_000, max_producers: int = 20_000) -> None:
+    def __init__(
+        self,
+        *,
+        expiration_ms: int = 86_400_000,
+        max_producers: int = 20_000,
+        kept_max: int = KEPT_MAX,
+    ) -> None:
         self._expiration_ms = expiration_ms
         self._max_producers = max_producers
+        self._kept_max = kept_max
         self._producers: OrderedDict[int, _Producer[T]] = OrderedDict()  # oldest use first
+        self._kept: dict[int, _Producer[T]] = {}
         self.evicted = 0
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._producers) + len(self._kept)
+
+    def _find(self, producer_id: int) -> _Producer[T] | None:
+        known = self._kept if is_kept(producer_id) else self._producers
+        return known.get(producer_id)
+
+    def _used(self, producer_id: int, epoch: int) -> _Producer[T]:
+        """The producer, known from now on, and the one that was used last."""
+        if is_kept(producer_id):
+            return self._kept.setdefault(producer_id, _Producer[T](epoch))
+        known = self._producers.get(producer_id)
+        if known is None:
+            known = self._producers[producer_id] = _Producer[T](epoch)
+            self._make_room()
+        self._producers.move_to_end(producer_id)
+        return known
 
     def decide(
         self, producer_id: int, epoch: int, base_sequence: int, record_count: int
     ) -> Verdict[T]:
         """The decision table I2; changes nothing."""
-        known = self._producers.get(producer_id)
+        known = self._find(producer_id)
         if known is None:
-            return Verdict(Kind.APPEND)
+            return self._first(producer_id, base_sequence)
         newest = known.pending[-1] if known.pending else None
         known_epoch = newest.epoch if newest else known.epoch
         if epoch < known_epoch:
@@ -203,17 +234,21 @@ class ProducerStates(Generic[T]):
         told = last_known if _ahead(last_known, last) else last_durable
         return Verdict(Kind.OUT_OF_ORDER, last_sequence=told)
 
+    def _first(self, producer_id: int, base_sequence: int) -> Verdict[T]:
+        """Of a producer that is not known: a kept one was never here, an ordinary one maybe."""
+        if not is_kept(producer_id):
+            return Verdict(Kind.APPEND)
+        if base_sequence != 0:
+            return Verdict(Kind.OUT_OF_ORDER)
+        return Verdict(Kind.APPEND if len(self._kept) < self._kept_max else Kind.FULL)
+
     def begin(self, header: BatchHeader, base_offset: int, append_time_ms: int, token: T) -> bool:
         """Note an append that `decide` allowed; it counts for decisions, not yet as durable.
 
         Returns whether the producer was unknown, so that any sequence was accepted (I2).
         """
-        known = self._producers.get(header.producer_id)
-        was_unknown = known is None
-        if known is None:
-            known = _Producer[T](header.producer_epoch)
-            self._producers[header.producer_id] = known
-            self._make_room()
+        was_unknown = self._find(header.producer_id) is None
+        known = self._used(header.producer_id, header.producer_epoch)
         known.pending.append(
             _Pending(
                 header.producer_epoch,
@@ -225,12 +260,11 @@ class ProducerStates(Generic[T]):
             )
         )
         known.last_used_ms = max(known.last_used_ms, append_time_ms)
-        self._producers.move_to_end(header.producer_id)
         return was_unknown
 
     def confirm(self, producer_id: int, token: T) -> None:
         """The oldest pending append of this producer is durable (I3)."""
-        known = self._producers[producer_id]
+        known = self._certain(producer_id)
         item = known.pending.popleft()
         invariant(item.token is token, "appends of one producer become durable in order")
         known.confirm(item)
@@ -238,22 +272,23 @@ class ProducerStates(Generic[T]):
 
     def fail(self, producer_id: int, token: T) -> None:
         """The newest pending append was not written (I3); called newest first."""
-        known = self._producers[producer_id]
+        known = self._certain(producer_id)
         item = known.pending.pop()
         invariant(item.token is token, "failed appends are taken back newest first")
         if not known.pending and not known.window and known.last_sequence < 0:
-            del self._producers[producer_id]
+            (self._kept if is_kept(producer_id) else self._producers).pop(producer_id)
+
+    def _certain(self, producer_id: int) -> _Producer[T]:
+        known = self._find(producer_id)
+        invariant(known is not None, "a producer with pending appends is known")
+        assert known is not None  # for the type
+        return known
 
     def replay(self, header: BatchHeader) -> None:
         """Take over a stored batch at load, without judging its sequence (I9)."""
         if header.producer_id < 0:
             return
-        known = self._producers.get(header.producer_id)
-        if known is None:
-            known = _Producer[T](header.producer_epoch)
-            self._producers[header.producer_id] = known
-            self._make_room()
-        self._producers.move_to_end(header.producer_id)
+        known = self._used(header.producer_id, header.producer_epoch)
         # Replay carries no token: the item is confirmed at once and never stays pending.
         if header.producer_epoch != known.epoch:
             known.epoch = header.producer_epoch
@@ -273,7 +308,7 @@ class ProducerStates(Generic[T]):
         Each is what `pack_producer` gives; only producers with pending appends are packed here.
         """
         told: list[bytes] = []
-        for producer_id, live in self._producers.items():
+        for producer_id, live in chain(self._producers.items(), self._kept.items()):
             if not live.pending:
                 if live.packed:
                     told.append(live.packed)
@@ -287,8 +322,10 @@ class ProducerStates(Generic[T]):
     def restore(self, snapshots: Iterable[ProducerSnapshot]) -> None:
         """Forget everything and take over a snapshot."""
         self._producers.clear()
+        self._kept.clear()
         for item in snapshots:
-            self._producers[item.producer_id] = _Producer(
+            known = self._kept if is_kept(item.producer_id) else self._producers
+            known[item.producer_id] = _Producer(
                 item.epoch,
                 item.last_sequence,
                 deque(item.window, maxlen=WINDOW),

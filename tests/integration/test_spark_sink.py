@@ -1,8 +1,7 @@
-"""Spark writes to a real cluster: batches and streams, at least once (spec spark §7)."""
+"""Spark writes to a real cluster, at least once (spec spark §7)."""
 
 from __future__ import annotations
 
-import pathlib
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -99,23 +98,3 @@ def test_a_write_to_an_unknown_topic_is_refused_before_the_first_row(
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     with pytest.raises(PySparkException, match="UNKNOWN_TOPIC"):
         write(frame, servers, topic="nowhere-at-all")
-
-
-def test_a_stream_writes_each_batch(
-    spark: SparkSession, client: Client, servers: str, topic: str, tmp_path: pathlib.Path
-) -> None:
-    for part in range(2):
-        (tmp_path / f"{part}.txt").write_text("\n".join(f"{part}{n:02}" for n in range(100)))
-    rows = spark.readStream.option("maxFilesPerTrigger", 1).text(f"{tmp_path}/*.txt")
-    query = (
-        rows.writeStream.format("octavo")
-        .option("octavo.bootstrap.servers", servers)
-        .option("topic", topic)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert len(query.recentProgress) >= 2
-    got = sorted(int(record.value or b"") for record in records(client, topic))
-    assert got == list(range(200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.proto.batch import BatchHeader, decode_header
+from octavo.proto.kept_producers import kept_id
 from octavo.proto.segment_entries import ProducerSnapshot, pack_producer
 from octavo.serving.partition import producers
 from octavo.serving.partition.producers import SEQUENCES, Kind, ProducerStates, advance, last_of
@@ -249,3 +250,40 @@ def test_confirming_out_of_order_is_an_invariant() -> None:
     second = log.begin(1)
     with pytest.raises(Exception, match="in order"):
         log.states.confirm(7, second)
+
+
+def kept(number: int) -> int:
+    return kept_id(number)
+
+
+def test_a_kept_producer_is_never_forgotten() -> None:
+    """ADR 67: neither by time nor for others, and its last batch is told again as stored."""
+    states: ProducerStates[str] = ProducerStates(expiration_ms=100, max_producers=2)
+    for number in range(4):
+        states.begin(header(0, pid=kept(number)), number, 1000, "a")
+        states.confirm(kept(number), "a")
+    for pid in range(5):
+        states.begin(header(0, pid=pid), pid, 1000, "b")
+        states.confirm(pid, "b")
+    assert states.evicted == 3
+    states.expire(1 << 60)
+    fresh: ProducerStates[str] = ProducerStates()
+    fresh.restore(handed_over(states.packed(lambda _: True)))
+    for known in (states, fresh):
+        assert len(known) == 4
+        for number in range(4):
+            assert known.decide(kept(number), 0, 0, 1).kind is Kind.DUPLICATE
+
+
+def test_a_kept_producer_that_is_not_known_never_was_here() -> None:
+    states: ProducerStates[str] = ProducerStates(kept_max=2)
+    assert states.decide(kept(1), 3, 0, 1).kind is Kind.APPEND
+    assert states.decide(kept(1), 3, 7, 1).kind is Kind.OUT_OF_ORDER
+    states.begin(header(0, pid=kept(1)), 0, 1000, "a")
+    states.fail(kept(1), "a")
+    assert len(states) == 0
+    for number in range(2):
+        states.replay(header(0, pid=kept(number)))
+    assert states.decide(kept(2), 0, 0, 1).kind is Kind.FULL
+    assert states.decide(kept(0), 0, 1, 1).kind is Kind.APPEND
+    assert states.decide(2, 0, 9, 1).kind is Kind.APPEND  # ordinary ones have a bound of their own

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from octavo.errors import BrokerUnavailable, ConfigError, InvalidRecord
+from octavo.errors import BrokerUnavailable, ConfigError, IllegalStateError, InvalidRecord
 from octavo.spark import live_writing
-from octavo.spark.sink import OctavoWriter
+from octavo.spark.exactly_once import Staged
+from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, Written
 from octavo.spark.sink_options import SinkColumns, WriteOptions, sink_columns
 from octavo.spark.sink_rows import portions
 
@@ -129,3 +130,83 @@ def test_partitions_of_one_topic_are_told_apart_where_the_column_is_mixed() -> N
     batch = rows(value=[b"0", b"1", b"2"], partition=[None, 0, None])
     found = list(portions(batch, SinkColumns("value", partition="partition"), "t"))
     assert [(part.partition, part.rows.num_rows) for part in found] == [(None, 2), (0, 1)]
+
+
+# --- how often a row is added -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "once"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"txnId": "job-1"}, False, True),
+        ({"txnId": "job-1", "delivery": "at-least-once"}, False, False),
+        ({"delivery": "at-least-once"}, True, False),
+        ({"delivery": "exactly-once"}, True, True),
+        ({"delivery": "exactly-once", "txnId": "job-1"}, False, True),
+    ],
+)
+def test_what_is_added_once(given: dict[str, str], streaming: bool, once: bool) -> None:
+    assert options(topic="t", **given).is_exactly_once(streaming=streaming) is once
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "says"),
+    [
+        ({"delivery": "exactly-once"}, False, "needs a name"),
+        ({"txnId": "job-1"}, True, "is for batch writes"),
+        ({"txnId": "job-1", "delivery": "at-least-once"}, True, "is for batch writes"),
+    ],
+)
+def test_what_cannot_be_added_once_is_refused(
+    given: dict[str, str], streaming: bool, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        options(topic="t", **given).is_exactly_once(streaming=streaming)
+    assert caught.value.details["option"] == "txnId"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"delivery": "once"}, "is not one of exactly-once, at-least-once"),
+        ({"txnId": ""}, "has 1 to 500 bytes"),
+        ({"txnId": "x" * 501}, "has 1 to 500 bytes"),
+    ],
+)
+def test_names_of_writes_have_bounds(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        options(topic="t", **given)
+
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+def test_a_task_that_does_not_know_its_batch_is_refused() -> None:
+    """Outside of Spark, or under a Spark that tells no ids: never a guess."""
+    writer = OctavoStreamWriter(SCHEMA, options(topic="t"))
+    with pytest.raises(IllegalStateError, match="does not tell") as caught:
+        writer.write(iter(()))
+    assert "at-least-once" in caught.value.hint
+
+
+def test_a_task_that_says_nothing_of_what_it_staged_is_not_committed() -> None:
+    writer = OctavoStreamWriter(SCHEMA, options(topic="t"))
+    for message in (None, Written(3, "query/1")):
+        messages = [Written(1, "query/1", Staged(b"a", 1, 0, 1)), message]
+        with pytest.raises(IllegalStateError, match="did not say what it staged"):
+            writer.commit(messages, 0)
+
+
+def test_a_batch_without_tasks_has_nothing_to_commit(unused_tcp_port: int) -> None:
+    nowhere = WriteOptions(f"127.0.0.1:{unused_tcp_port}", "t", True)
+    OctavoStreamWriter(SCHEMA, nowhere).commit([], 0)
+    OctavoStreamWriter(SCHEMA, nowhere).abort([None], 0)
+
+
+def test_at_least_once_a_commit_asks_nobody(unused_tcp_port: int) -> None:
+    nowhere = WriteOptions(f"127.0.0.1:{unused_tcp_port}", "t", True, delivery="at-least-once")
+    writer = OctavoStreamWriter(SCHEMA, nowhere)
+    writer.commit([Written(5), None], 0)
+    writer.abort([Written(5), None], 0)

@@ -1,11 +1,11 @@
-"""Errors of topics that have one writer at a time (X32).
+"""Errors of topics that have one writer at a time (X32), and of sinks (ADR 67).
 
 Part of the tree that `octavo.runtime.errors` draws, with the same promises:
 
     RetriableError
     └── ExclusiveWriterBusy
     RequestRejected
-    └── ExclusiveWriterRequired
+    └── ExclusiveWriterRequired, SinkLimitReached
     Fatal
     └── ProducerFenced
 """
@@ -36,3 +36,10 @@ class ProducerFenced(Fatal):
 
     code = "PRODUCER_FENCED"
     default_hint = "this producer has ended; whoever took over writes now"
+
+
+class SinkLimitReached(RequestRejected):
+    """As many sinks as a partition remembers have published to it; nothing was stored."""
+
+    code = "SINK_LIMIT_REACHED"
+    default_hint = "write at least once, or to another topic: a partition forgets no sink"
