@@ -57,6 +57,8 @@ STREAM = 0
 """The one append stream of a process; scale a host by processes (P-5)."""
 
 JOURNAL_DIR = "journal"
+REPLAY_COMMIT_RECORDS = 4096
+"""Records that a replay gathers for one write to the index."""
 
 _log = get_logger("octavo.bookie.boot")
 
@@ -483,14 +485,15 @@ class Booter:
 
     def _apply(self, applier: IndexApplier, spans: list[Span]) -> int:
         """Index the records of proven spans; returns how many."""
-        applied = 0
+        applied = waiting = 0
         for span in spans:
             if not span.batches:
                 continue
             data = self._segments.load(span.segment)
             for batch, records in span_records(span, data):
-                for record in records:
-                    applier.add_record(span.segment, record)
-                applied += len(records)
-                applier.commit(max(applier.mark, Position(span.segment, batch.end)))
+                applier.add_records(span.segment, records)
+                waiting += len(records)
+                if waiting >= REPLAY_COMMIT_RECORDS or batch is span.batches[-1]:
+                    applier.commit(max(applier.mark, Position(span.segment, batch.end)))
+                    applied, waiting = applied + waiting, 0
         return applied

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo.bookie.journal.item import CommittedGroup
 from octavo.bookie.journal.segment import FooterBuilder, Position, Record, RecordType
 from octavo.bookie.storage.index import Index, LedgerState
@@ -78,6 +80,44 @@ class IndexApplier:
                 added_bytes += length
             if count:
                 self._entries(current, last, lac, count, nbytes)
+        self._add_live(segment, added_bytes)
+
+    def add_records(self, segment: int, records: Iterable[Record]) -> None:
+        """Add replayed records in stream order; what a start after a kill spends its time with.
+
+        What is counted for each ledger is summed up until another record of a ledger follows.
+        """
+        put, unpack = self._batch.put, HEADER.unpack_from
+        key, value = ENTRY_KEY.pack, ENTRY_VALUE.pack
+        counted: dict[int, list[int]] = {}  # by ledger: last entry, LAC, entries, bytes
+        added_bytes = 0
+        for record in records:
+            if record.type != RecordType.ENTRY:
+                self._sum_up(segment, counted, added_bytes)
+                counted, added_bytes = {}, 0
+                self.add_record(segment, record)
+                put = self._batch.put  # a deletion commits
+                continue
+            data = record.data
+            length = len(data)
+            ledger_id, entry_id, lac, _, _ = unpack(data)
+            put(key(b"e", ledger_id, entry_id), value(segment, record.offset, length))
+            sums = counted.get(ledger_id)
+            if sums is None:
+                counted[ledger_id] = [entry_id, lac, 1, length]
+            else:
+                if entry_id > sums[0]:
+                    sums[0] = entry_id
+                if lac > sums[1]:
+                    sums[1] = lac
+                sums[2] += 1
+                sums[3] += length
+            added_bytes += length
+        self._sum_up(segment, counted, added_bytes)
+
+    def _sum_up(self, segment: int, counted: dict[int, list[int]], added_bytes: int) -> None:
+        for ledger_id, (last, lac, count, nbytes) in counted.items():
+            self._entries(ledger_id, last, lac, count, nbytes)
         self._add_live(segment, added_bytes)
 
     def add_record(self, segment: int, record: Record) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import pathlib
 import shutil
@@ -18,10 +19,16 @@ from octavo.metadata.bookies import Cookie, CookieCatalog
 from octavo.metadata.paths import Paths
 from octavo.proto.bookie_wire import Status
 from octavo.runtime.entropy import SeededEntropy
-from octavo.runtime.errors import HistoryInDoubt, OctavoError, StorageFailed, StorageUnavailable
+from octavo.runtime.errors import (
+    DiskFailed,
+    HistoryInDoubt,
+    OctavoError,
+    StorageFailed,
+    StorageUnavailable,
+)
 from octavo.runtime.ids import LedgerId
-from tests.bookie_rig import ROOT, BookieRig, entry, until
-from tests.disk_faults import Killed
+from tests.bookie_rig import DEADLINE_S, ROOT, BookieRig, entry, until
+from tests.disk_faults import DiskSites, Killed, Site
 from tests.unit.test_bookie_renewal import KillPoints
 
 LIFE = uuid.UUID(int=1)
@@ -399,3 +406,43 @@ async def test_613_a_full_index_disk_makes_read_only(
         free["fast"] = 1 << 40
         await until(lambda: rig.server.store.writable)
         assert not rig.server.desk.info().full_index_folder
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_613_b8_the_cookie_of_the_index_disk_cannot_be_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Without space a running bookie goes on and a start is read-only until there is some; what is
+    acknowledged is read in both. Any other error ends it."""
+    async with rig_in(tmp_path, segment_bytes=4096) as rig:
+        ledger = await rig.ledger()
+        sites = DiskSites(tmp_path / "fast").install(monkeypatch)
+        failing = asyncio.Event()
+
+        def fail(_number: int, site: Site) -> None:
+            if failing.is_set() and site.file.startswith(".index.cookie.tmp"):
+                raise OSError(error, "injected")
+
+        sites.before = fail
+        failing.set()
+        seen = len(sites.sites)
+        for i in range(8):
+            await rig.add(entry(ledger, i, b"x" * 900))
+        if error == errno.EIO:
+            await asyncio.wait_for(rig.server.failed, DEADLINE_S)
+            await rig.stop()
+            with pytest.raises(DiskFailed):
+                await rig.start()
+            return
+        await until(lambda: any("cookie" in site.file for site in sites.sites[seen:]))
+        assert await rig.add(entry(ledger, 8)) == [Status.OK]
+        await rig.stop()
+        await rig.start()
+        assert await rig.read(ledger, 8) == (Status.OK, [entry(ledger, 8)])
+        assert await rig.add(entry(ledger, 9)) == [Status.READONLY]
+        failing.clear()
+        await until(lambda: rig.server.store.writable)
+        assert await rig.add(entry(ledger, 9)) == [Status.OK]
+        await rig.stop()
+        await rig.start()
+        assert await rig.read(ledger, 9) == (Status.OK, [entry(ledger, 9)])
