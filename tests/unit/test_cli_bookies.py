@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from typer.testing import CliRunner
 
+from octavo.cli import bookies
 from octavo.cli.app import app
 from octavo.client.autorecovery.operator import Operator, operating
 from octavo.metadata.bookies import BookieRegistrar, BookieRegistration, Cookie
@@ -86,6 +87,36 @@ def test_the_list_says_what_the_last_look_found(store: str) -> None:
     text = octavo("bookies", "list", "--metadata", store)
     assert "2 ledgers of 9 lacked copies, 4 could not be looked at" in " ".join(text.split())
     assert "1 ledger wait for copies" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("hosts", "domains", "said"),
+    [
+        ("aa", ("", ""), "2 writable bookies on 1 host: the copies of a record lie on it"),
+        ("ab", ("", ""), "on 2 hosts: the copies of a record lie on different ones while"),
+        ("ab", ("r1", "r2"), "2 writable bookies on 2 hosts in 2 fault domains: the copies"),
+    ],
+)
+def test_the_list_says_how_far_apart_copies_can_be(
+    store: str, hosts: str, domains: tuple[str, str], said: str
+) -> None:
+    """3.8: a bookie for each disk of a machine."""
+
+    async def look(operator: Operator) -> None:
+        for member, host, domain in zip(MEMBERS[:2], hosts, domains, strict=True):
+            place = BookieRegistration(*member, f"{host}:1", fault_domain=domain)
+            registrar = BookieRegistrar(
+                operator.store,
+                Paths("/octavo"),
+                place,
+                clock=SystemClock(),
+                entropy=SystemEntropy(),
+            )
+            await registrar.register()
+        await operator.client.directory.refresh()
+        assert any(said in note for note in await bookies._notes(operator))  # pyright: ignore[reportPrivateUsage]
+
+    with_operator(store, look)
 
 
 def test_a_bookie_is_held_and_released(store: str) -> None:

@@ -119,7 +119,8 @@ async def _notes(operator: Operator) -> list[str]:
     places = [(b.fault_domain, b.host) for b in operator.client.directory.live() if b.state == "rw"]
     if places:
         writable = count_of(len(places), "writable bookie")
-        notes.append(f"{writable} {spread_of(places)}: copies of a record lie apart if they can")
+        where = "different ones while that is possible" if len({*places}) > 1 else "it"
+        notes.append(f"{writable} {spread_of(places)}: the copies of a record lie on {where}")
     if await operator.repairs.disabled():
         notes.append("autorecovery is switched off: missing copies stay missing")
     marks = len(await operator.repairs.marked(MARKS_COUNTED_MAX))
