@@ -322,7 +322,7 @@ class Identity:
     def _folders(self, old: Cookie | None = None) -> dict[str, str]:
         """Roles and uuids: those of `old`, fresh ones for what it lacks."""
         roles = [DIRECTORY_ROLE, *([INDEX_ROLE] if self._index_home is not None else [])]
-        known = {} if old is None else old.directories
+        known = dict[str, str]() if old is None else dict(old.directories)
         return {**known, **{r: str(self._entropy.uuid()) for r in roles if r not in known}}
 
     async def _write_cookie(

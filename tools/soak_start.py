@@ -33,7 +33,7 @@ from octavo.client.ledger.writer import LedgerWriter
 from octavo.metadata.ledgers import Quorum
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.errors import NotReady, OctavoError
-from octavo.runtime.ids import LedgerId
+from octavo.runtime.ids import EntryId, LedgerId
 from octavo.testing import LocalCluster
 
 ONE = Quorum(1, 1, 1)
@@ -192,7 +192,7 @@ class Soak:
             for ledger_id, last in chosen:
                 reader = await operator.client.open_reader(ledger_id)
                 for entry in {0, last}:
-                    found = await reader.read(entry, max_count=1, max_bytes=1 << 20)
+                    found = await reader.read(EntryId(entry), max_count=1, max_bytes=1 << 20)
                     if not self.payload.startswith(bytes(found[0])[36:]):
                         wrong.append(f"ledger {ledger_id}: entry {entry} is another one")
                 await reader.close()

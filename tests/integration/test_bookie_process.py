@@ -202,7 +202,7 @@ async def test_a_machine_with_several_disks_holds_one_copy_of_an_entry(
         await writer.close()
         children["c"] = await spawn("c")
         await there(set(hosts))
-        written = []
+        written: list[LedgerWriter] = []
         for number in range(6):
             writer, members = await fresh()
             assert len({hosts[name] for name in members}) == 3, members
