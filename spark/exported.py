@@ -38,33 +38,42 @@ def root_of(path: str) -> str:
     return os.path.abspath(rest)
 
 
-def exported_topics(options: ReadOptions) -> dict[str, ExportedTopic]:
-    """The subscribed topics that `path` holds; raises UnknownTopic when a named one is missing.
+class ExportedTopics:
+    """The subscribed topics below the option `path`; looks anew at each `load`."""
 
-    With a cluster given as well, a topic that was never exported is not an error.
-    """
-    if options.path is None:
-        return {}
-    root = root_of(options.path)
-    tree = LocalTree(root)
-    folders = tree.names(CONTROL)
-    if not folders:
-        _refuse_topic_folder(root)
-    found: dict[str, ExportedTopic] = {}
-    for name in map(topic_of, folders):
-        if not options.wants(name):
-            continue
-        manifest = Manifest(tree, name)
-        info = manifest.info()
-        if info is not None:
-            found[name] = ExportedTopic(info, manifest.load())
-    missing = [name for name in (*options.topics, *options.assign) if name not in found]
-    if missing and options.bootstrap is None:
-        raise UnknownTopic(
-            f"{root} holds no export of topic {missing[0]!r}",
-            hint=f"run `octavo export {missing[0]} --to {root}`",
-        )
-    return found
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._root = "" if options.path is None else root_of(options.path)
+        self._manifests: dict[str, Manifest] = {}
+        """They read only what was published since they were last asked."""
+
+    def load(self) -> dict[str, ExportedTopic]:
+        """What is exported now; raises UnknownTopic when a named topic is missing.
+
+        With a cluster given as well, a topic that was never exported is not an error.
+        """
+        options, root = self._options, self._root
+        if options.path is None:
+            return {}
+        tree = LocalTree(root)
+        folders = tree.names(CONTROL)
+        if not folders:
+            _refuse_topic_folder(root)
+        found: dict[str, ExportedTopic] = {}
+        for name in map(topic_of, folders):
+            if not options.wants(name):
+                continue
+            manifest = self._manifests.setdefault(name, Manifest(tree, name))
+            info = manifest.info()
+            if info is not None:
+                found[name] = ExportedTopic(info, manifest.load())
+        missing = [name for name in (*options.topics, *options.assign) if name not in found]
+        if missing and options.bootstrap is None:
+            raise UnknownTopic(
+                f"{root} holds no export of topic {missing[0]!r}",
+                hint=f"run `octavo export {missing[0]} --to {root}`",
+            )
+        return found
 
 
 def _refuse_topic_folder(root: str) -> None:

@@ -16,7 +16,7 @@ from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.client.segments.reader import open_described
 from octavo.client.segments.scan import scan
 from octavo.proto.segments import Segment, StoredBatch
-from octavo.runtime.errors import UnknownTopic
+from octavo.runtime.errors import InconsistentTopicId, UnknownTopic
 from octavo.spark.log_view import BatchSource, LogSource, PartitionLog, TopicLog
 from octavo.spark.options import ReadOptions
 
@@ -68,6 +68,12 @@ class ClusterLog(LedgerBatches):
                 return await self._admin.describe_log(topic, partition)
 
         logs = await asyncio.gather(*(one(part.partition) for part in found.partitions))
+        if any(log.topic_id != found.topic_id for log in logs):
+            raise InconsistentTopicId(
+                f"topic {topic!r} was created again while its segments were asked for",
+                hint="ask again",
+                topic=topic,
+            )
         addresses = {b.bookie_id: b.wire_address for log in logs for b in log.bookies}
         self.addresses.update(addresses)
         return TopicLog(
@@ -100,6 +106,25 @@ async def cluster_log(bootstrap: str) -> AsyncGenerator[LogSource, None]:
         yield ClusterLog(client.admin)
 
 
+async def describe_subscribed(
+    admin: AsyncAdmin, options: ReadOptions
+) -> tuple[dict[str, TopicLog], list[str]]:
+    """The subscribed topics of the cluster now, and the named ones that it does not have."""
+    source = ClusterLog(admin)
+    names = [*options.topics, *options.assign]
+    if options.pattern is not None:
+        names = [name for name in await source.names() if options.wants(name)]
+    found: dict[str, TopicLog] = {}
+    missing: list[str] = []
+    for name in names:
+        try:
+            found[name] = await source.describe(name)
+        except UnknownTopic:
+            if options.pattern is None:  # else it was deleted since the list was made
+                missing.append(name)
+    return found, missing
+
+
 def describe_topics(options: ReadOptions, also_known: Mapping[str, object]) -> dict[str, TopicLog]:
     """The subscribed topics of the cluster now.
 
@@ -109,17 +134,10 @@ def describe_topics(options: ReadOptions, also_known: Mapping[str, object]) -> d
     async def run() -> dict[str, TopicLog]:
         async with AsyncClient(options.bootstrap or "") as client:
             await client.connect(timeout=CONNECT_TIMEOUT_S)
-            source = ClusterLog(client.admin)
-            names = [*options.topics, *options.assign]
-            if options.pattern is not None:
-                names = [name for name in await source.names() if options.wants(name)]
-            found: dict[str, TopicLog] = {}
-            for name in names:
-                try:
-                    found[name] = await source.describe(name)
-                except UnknownTopic:
-                    if name not in also_known:
-                        raise
+            found, missing = await describe_subscribed(client.admin, options)
+            for name in missing:
+                if name not in also_known:
+                    raise UnknownTopic(f"topic {name!r} does not exist")
             return found
 
     return asyncio.run(run())

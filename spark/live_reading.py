@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from octavo.spark.exported import exported_topics
+from octavo.spark.exported import ExportedTopics
 from octavo.spark.live import describe_topics, ledger_batches
 from octavo.spark.loop_bridge import iterate
 from octavo.spark.options import ReadOptions
@@ -20,7 +20,7 @@ BATCHES_AHEAD = 4
 
 def plan_cluster(options: ReadOptions) -> list[Split]:
     """Ask a broker once for all segments and cut what is asked for into splits."""
-    exported = exported_topics(options)
+    exported = ExportedTopics(options).load()
     logs = describe_topics(options, exported)
     return plan(options, views(options, exported, logs), time_lookup(read_split))
 

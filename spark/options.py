@@ -48,10 +48,19 @@ STREAM_OPTIONS = (
     "groupId",
 )
 """Streams only; a batch read logs a warning and goes on, as the Kafka source does."""
+ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+"""A stream has no end: it refuses them, as the Kafka source does."""
+MAX_TRIGGER_DELAY = "15m"
+"""How long `minOffsetsPerTrigger` may hold records back unless `maxTriggerDelay` says otherwise."""
+TOPIC_IDS = "@topicIds"
+"""Beside the topics in the JSON of a stream's offsets: which topics they are. No topic may have
+such a name."""
 
 PerPartition = Mapping[str, Mapping[int, int]]
 _NAMES = {name.lower(): name for name in (*BATCH_OPTIONS, *STREAM_OPTIONS)}
-_FORM = '{"topic":{"0":23,"1":-2}}'
+_HINT = 'give JSON like {"topic":{"0":23,"1":-2}}'
+_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
@@ -65,17 +74,21 @@ class Bound:
     """Offsets, or milliseconds (kind time); a missing partition takes the default end."""
     everywhere_ms: int | None = None
     """Kind time with one value for all partitions."""
+    whole: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Kind offsets: topics that have one end of the log, as a number, for all partitions."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Which topics the offsets are of, where they came from a stream that said so."""
 
     def of(self, topic: str, partition: int) -> int | None:
         """The value given for one partition, None when the default end applies."""
         if self.everywhere_ms is not None:
             return self.everywhere_ms
-        return self.values.get(topic, {}).get(partition)
+        return self.values.get(topic, {}).get(partition, self.whole.get(topic))
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What one batch read was asked for."""
+    """What one batch read, or each batch of a stream, was asked for."""
 
     bootstrap: str | None
     path: str | None
@@ -95,6 +108,17 @@ class ReadOptions:
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Read the options of a batch read; raises ConfigError."""
         options = _canonical(given)
+        for name in STREAM_OPTIONS:
+            if options.pop(name, None) is not None:
+                _log.warning("option %s applies to streams only, a batch read ignores it", name)
+        return cls._of(
+            options,
+            start=_bound(options, "starting", EARLIEST, allowed=(EARLIEST,)),
+            end=_bound(options, "ending", LATEST, allowed=(LATEST,)),
+        )
+
+    @classmethod
+    def _of(cls, options: Mapping[str, str], *, start: Bound, end: Bound) -> ReadOptions:
         topics, pattern, assign = _subscription(options)
         bootstrap = options.get("octavo.bootstrap.servers")
         path = options.get("path")
@@ -121,8 +145,8 @@ class ReadOptions:
             topics=topics,
             pattern=pattern,
             assign=assign,
-            start=_bound(options, "starting", EARLIEST, forbidden=LATEST),
-            end=_bound(options, "ending", LATEST, forbidden=EARLIEST),
+            start=start,
+            end=end,
             missing_time=cast("Literal['error', 'latest']", strategy),
             min_partitions=_positive(options, "minPartitions"),
             max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
@@ -136,6 +160,48 @@ class ReadOptions:
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or topic in self.assign
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What one stream was asked for."""
+
+    read: ReadOptions
+    max_offsets: int | None
+    min_offsets: int | None
+    max_bytes: int | None
+    max_delay_s: float
+    group: str | None
+    """Consumer group whose committed offsets show how far the query is."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> StreamOptions:
+        """Read the options of a stream; raises ConfigError."""
+        options = _canonical(given)
+        for name in ENDINGS:
+            if name in options:
+                _refuse(name, "a stream has no end", "read a batch, or use Trigger.AvailableNow")
+        start = _bound(options, "starting", LATEST, allowed=(EARLIEST, LATEST))
+        read = ReadOptions._of(options, start=start, end=Bound("endingOffsets", LATEST.value))
+        group = options.get("groupId")
+        if group is not None and (not group or read.bootstrap is None):
+            _refuse(
+                "groupId",
+                "is empty" if not group else "a group lives in a cluster, and none is given",
+                'add .option("octavo.bootstrap.servers", "host:7650")' if group else "name a group",
+            )
+        most = _positive(options, "maxOffsetsPerTrigger")
+        least = _positive(options, "minOffsetsPerTrigger")
+        if most is not None and least is not None and least > most:
+            _refuse("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}")
+        return cls(
+            read=read,
+            max_offsets=most,
+            min_offsets=least,
+            max_bytes=_positive(options, "maxBytesPerTrigger"),
+            max_delay_s=_duration_s(options, "maxTriggerDelay", MAX_TRIGGER_DELAY),
+            group=group,
+        )
 
 
 def wants_headers(given: Mapping[str, str]) -> bool:
@@ -158,9 +224,6 @@ def _canonical(given: Mapping[str, str]) -> dict[str, str]:
         name = _NAMES.get(key.lower())
         if name is None:
             _refuse(key, "unknown option", did_you_mean(key, _NAMES.values()))
-        if name in STREAM_OPTIONS:
-            _log.warning("option %s applies to streams only and is ignored in a batch read", name)
-            continue
         options[name] = value.strip()
     return options
 
@@ -209,7 +272,8 @@ def _bound(
     options: Mapping[str, str],
     prefix: Literal["starting", "ending"],
     default: Edge,
-    forbidden: Edge,
+    *,
+    allowed: tuple[Edge, ...],
 ) -> Bound:
     """Precedence as in the Kafka source: one timestamp, then timestamps, then offsets."""
     name = f"{prefix}Timestamp"
@@ -217,57 +281,73 @@ def _bound(
         return Bound(name, "time", everywhere_ms=_whole(name, options[name]))
     name = f"{prefix}OffsetsByTimestamp"
     if name in options:
-        return Bound(name, "time", _per_partition(name, options[name]))
+        return Bound(name, "time", _per_partition(name, _object(name, options[name], _HINT)))
     name = f"{prefix}Offsets"
     text = options.get(name, default.value)
-    if text.lower() == default.value:
-        return Bound(name, default.value)
+    if text.lower() in (edge.value for edge in allowed):
+        return Bound(name, text.lower())
     if text.lower() in EDGE_WORDS:
         hint = f"the default is {default.value}"
         _refuse(name, f"a batch read cannot use {text.lower()!r} here", hint)
-    values = _per_partition(name, text, default=default)
-    for topic, offsets in values.items():
-        for partition, offset in offsets.items():
-            if offset == forbidden.kafka_offset or offset < EARLIEST.kafka_offset:
-                _refuse(
-                    name,
-                    f"offset {offset} of {topic}-{partition} is not allowed in a batch read",
-                    f"use an offset, or {default.kafka_offset}",
-                )
-    return Bound(name, "offsets", values)
+    body = _object(name, text, _HINT)
+    topic_ids = _topic_ids(name, body.pop(TOPIC_IDS, {}))
+    whole = _whole_topics(name, body, allowed)
+    values = _per_partition(name, body, allowed=allowed)
+    return Bound(name, "offsets", values, whole=whole, topic_ids=topic_ids)
 
 
-def _per_partition(name: str, text: str, *, default: Edge | None = None) -> PerPartition:
-    """Numbers of partitions.
+def _topic_ids(name: str, told: object) -> Mapping[str, str]:
+    ids = cast("dict[str, object]", told) if isinstance(told, dict) else None
+    if ids is None or not all(isinstance(one, str) for one in ids.values()):
+        _refuse(name, f"{TOPIC_IDS!r} is no object of topic ids", _HINT)
+    return cast("dict[str, str]", ids)
 
-    With a `default` end (earliest, latest) a topic or a partition may have that word, or its
-    number, instead: a topic without partitions here takes it for all.
-    """
-    hint = f"give JSON like {_FORM}"
-    words: dict[object, int] = {edge.value: edge.kafka_offset for edge in Edge}
-    found: dict[str, dict[int, int]] = {}
-    for topic, inner in _object(name, text, hint).items():
-        if default is not None and type(inner) in (str, int):
-            if words.get(inner, inner) != default.kafka_offset:
-                _refuse(
-                    name,
-                    f"{topic!r} has {inner!r} for all its partitions",
-                    f"that can only be {default.value!r} ({default.kafka_offset}) in a batch read; "
-                    f"{hint}",
-                )
-            found[topic] = {}
+
+def _numbers_of(allowed: tuple[Edge, ...]) -> dict[object, int]:
+    """What each end may be called, as the number that stands for it."""
+    numbers: dict[object, int] = {edge.value: edge.kafka_offset for edge in allowed}
+    return numbers | {number: number for number in numbers.values()}
+
+
+def _whole_topics(
+    name: str, body: dict[str, object], allowed: tuple[Edge, ...]
+) -> Mapping[str, int]:
+    """Topics with one word, or its number, for all partitions; taken out of `body`."""
+    found: dict[str, int] = {}
+    numbers = _numbers_of(allowed)
+    for topic, inner in list(body.items()):
+        if type(inner) not in (str, int):
             continue
+        if inner not in numbers:
+            ends = " or ".join(f"{edge.value!r} ({edge.kafka_offset})" for edge in allowed)
+            cause = f"{topic!r} has {inner!r} for all its partitions"
+            _refuse(name, cause, f"that can only be {ends} here; {_HINT}")
+        found[topic] = numbers[inner]
+        del body[topic]
+    return found
+
+
+def _per_partition(
+    name: str, body: dict[str, object], *, allowed: tuple[Edge, ...] | None = None
+) -> PerPartition:
+    """Numbers of partitions: times, or with `allowed` offsets and those ends of the log."""
+    found: dict[str, dict[int, int]] = {}
+    numbers = _numbers_of(allowed or ())
+    for topic, inner in body.items():
         if not isinstance(inner, dict):
-            _refuse(name, f"{topic!r} needs an object of partitions", hint)
-        numbers = found.setdefault(topic, {})
+            _refuse(name, f"{topic!r} needs an object of partitions", _HINT)
+        mine = found.setdefault(topic, {})
         for partition, value in cast("dict[str, object]", inner).items():
             if not partition.isascii() or not partition.isdigit():
-                _refuse(name, f"{topic!r} has partition {partition!r}, not a number", hint)
-            if default is not None and isinstance(value, str):
-                value = words.get(value, value)
+                _refuse(name, f"{topic!r} has partition {partition!r}, not a number", _HINT)
+            if isinstance(value, str):
+                value = numbers.get(value, value)
             if type(value) is not int:
-                _refuse(name, f"{topic}-{partition} has {value!r}, not a whole number", hint)
-            numbers[int(partition)] = value
+                _refuse(name, f"{topic}-{partition} has {value!r}, not a whole number", _HINT)
+            if allowed is not None and value < 0 and value not in numbers:
+                hint = f"use an offset, or {', '.join(str(e.kafka_offset) for e in allowed)}"
+                _refuse(name, f"offset {value} of {topic}-{partition} is not allowed here", hint)
+            mine[int(partition)] = value
     return found
 
 
@@ -295,6 +375,15 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if value < 1:
         _refuse(name, f"{value} is not positive")
     return value
+
+
+def _duration_s(options: Mapping[str, str], name: str, default: str) -> float:
+    """Spark's way of writing a time: 30s, 15m, 500ms; a bare number is milliseconds."""
+    text = options.get(name, default)
+    found = _DURATION.fullmatch(text.lower())
+    if found is None:
+        _refuse(name, f"{text!r} is no duration", "give one like 30s or 15m")
+    return int(found[1]) * _UNIT_S[found[2] or "ms"]
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

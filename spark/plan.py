@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from octavo.proto.edges import EARLIEST, LATEST
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import ConfigError, OffsetOutOfRange
+from octavo.runtime.errors import ConfigError, InconsistentTopicId, OffsetOutOfRange
 from octavo.spark.checked_file import FileChecks
 from octavo.spark.layout import folder_of
 from octavo.spark.log_view import PartitionLog
@@ -78,6 +78,8 @@ class PartitionView:
     """Whole pieces in offset order that cover [earliest, latest) without overlap."""
     hole: tuple[int, int] | None = None
     """Offsets that retention removed from the cluster before they were exported, [first, end)."""
+    topic_id: str = ""
+    """Tells the topic from a later one of the same name."""
 
 
 TimeLookup = Callable[[PartitionView, int], int | None]
@@ -92,6 +94,7 @@ def view_of(
     exported: ManifestState | None = None,
     log: PartitionLog | None = None,
     addresses: Mapping[str, str] | None = None,
+    topic_id: str = "",
 ) -> PartitionView:
     """Put files and segments of one partition side by side, each offset once."""
     files = exported.of_partition(partition) if exported is not None else []
@@ -112,7 +115,7 @@ def view_of(
         latest.append(log.high_watermark)
     pieces.sort(key=lambda piece: piece.first)
     low, high = min(earliest, default=0), max(latest, default=0)
-    return PartitionView(topic, partition, low, high, tuple(pieces), hole)
+    return PartitionView(topic, partition, low, high, tuple(pieces), hole, topic_id)
 
 
 def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:
@@ -142,11 +145,11 @@ def plan(options: ReadOptions, views: Sequence[PartitionView], find: TimeLookup)
     """
     ordered = sorted(views, key=lambda view: (view.topic, view.partition))
     for bound in (options.start, options.end):
-        _check_named(bound, ordered)
+        check_named(bound, ordered)
     pieces: list[Split] = []
     for view in ordered:
-        first = _resolve(options, options.start, view, find)
-        end = _resolve(options, options.end, view, find)
+        first = resolve(options, options.start, view, find)
+        end = resolve(options, options.end, view, find)
         if first > end:
             raise ConfigError(
                 f"{view.topic}-{view.partition} starts at offset {first} "
@@ -154,17 +157,23 @@ def plan(options: ReadOptions, views: Sequence[PartitionView], find: TimeLookup)
                 option=options.start.option,
                 offset=first,
             )
-        if view.hole is not None and options.fail_on_data_loss:
-            _check_hole(view, view.hole, first, end)
-        pieces.extend(_cut(view.splits, first, end))
-    return _divide(pieces, options)
+        pieces.extend(cut(view, first, end, options.fail_on_data_loss))
+    return divide(pieces, options)
 
 
-def _check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
+def check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
+    """Raise unless the bound speaks of what is read.
+
+    ConfigError for a topic or partition that is not read, InconsistentTopicId for offsets of
+    another topic of the same name.
+    """
     known = {(view.topic, view.partition) for view in views}
-    topics = {view.topic for view in views}
-    for topic, partitions in bound.values.items():
-        if topic not in topics:
+    topics = {view.topic: view.topic_id for view in views}
+    for topic in {**bound.values, **bound.whole}:
+        partitions = bound.values.get(topic, {})
+        if topic in topics:
+            check_same_topic(topic, bound.topic_ids.get(topic), topics[topic])
+        else:
             raise ConfigError(
                 f"option {bound.option} names topic {topic!r}, which is not read",
                 hint="name only subscribed topics",
@@ -182,13 +191,31 @@ def _check_named(bound: Bound, views: Sequence[PartitionView]) -> None:
                 )
 
 
-def _resolve(options: ReadOptions, bound: Bound, view: PartitionView, find: TimeLookup) -> int:
+def check_same_topic(topic: str, told: str | None, found: str) -> None:
+    """Raise InconsistentTopicId when offsets are of another topic than the one that is there."""
+    if told is not None and told != found:
+        raise InconsistentTopicId(
+            f"topic {topic!r} was deleted and created again: offsets are of topic {told}, the one "
+            f"there is {found}",
+            hint="old offsets mean nothing in the new topic: start a query with a new checkpoint",
+            topic=topic,
+        )
+
+
+def resolve(options: ReadOptions, bound: Bound, view: PartitionView, find: TimeLookup) -> int:
     """The offset one bound means for one partition."""
     starting = bound is options.start
-    default = view.earliest if starting else view.latest
     value = bound.of(view.topic, view.partition)
+    ends: dict[object, int] = {
+        EARLIEST.value: view.earliest,
+        LATEST.value: view.latest,
+        EARLIEST.kafka_offset: view.earliest,
+        LATEST.kafka_offset: view.latest,
+    }
+    if bound.kind in ends:
+        return ends[bound.kind]
     if value is None:
-        return default
+        return view.earliest if starting else view.latest
     if bound.kind == "time":
         offset = find(view, value)
         if offset is not None:
@@ -202,8 +229,8 @@ def _resolve(options: ReadOptions, bound: Bound, view: PartitionView, find: Time
                 timestamp_ms=value,
             )
         return view.latest
-    if value in (EARLIEST.kafka_offset, LATEST.kafka_offset):
-        return default
+    if value in ends:
+        return ends[value]
     if not view.earliest <= value <= view.latest:
         if options.fail_on_data_loss:
             _out_of_range(bound, view, value)
@@ -238,12 +265,18 @@ def _check_hole(view: PartitionView, hole: tuple[int, int], first: int, end: int
         )
 
 
-def _cut(pieces: Iterable[Split], first: int, end: int) -> Iterable[Split]:
-    """The pieces inside [first, end); borders are passed on only to those that they cut."""
-    for piece in pieces:
-        low, high = max(piece.first, first), min(piece.end, end)
-        if low < high:
-            yield _narrow(piece, low, high)
+def cut(view: PartitionView, first: int, end: int, fail_on_data_loss: bool) -> list[Split]:
+    """The pieces inside [first, end); borders are passed on only to those that they cut.
+
+    Raises OffsetOutOfRange when some of it was removed and that is a failure.
+    """
+    if view.hole is not None and fail_on_data_loss:
+        _check_hole(view, view.hole, first, end)
+    return [
+        _narrow(piece, low, high)
+        for piece in view.splits
+        if (low := max(piece.first, first)) < (high := min(piece.end, end))
+    ]
 
 
 def _narrow(piece: Split, first: int, end: int) -> Split:
@@ -253,7 +286,7 @@ def _narrow(piece: Split, first: int, end: int) -> Split:
     return replace(piece, first=first, end=end)
 
 
-def _divide(pieces: list[Split], options: ReadOptions) -> list[Split]:
+def divide(pieces: list[Split], options: ReadOptions) -> list[Split]:
     """Apply maxRecordsPerPartition, then minPartitions; both count offsets."""
     limit = options.max_records_per_partition
     parts = [1 if limit is None else -(-(p.end - p.first) // limit) for p in pieces]

@@ -17,7 +17,7 @@ from octavo.proto import batch as batches
 from octavo.runtime.errors import ConfigError, CorruptEntry
 from octavo.spark.arrow_files import Rebatcher, read_file
 from octavo.spark.columns import int_at, is_control, slice_offsets, to_columns
-from octavo.spark.exported import ExportedTopic, exported_topics, root_of
+from octavo.spark.exported import ExportedTopic, ExportedTopics, root_of
 from octavo.spark.log_view import BatchSource, TopicLog
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import (
@@ -35,13 +35,19 @@ ReadSplit = Callable[[Split, Sequence[str]], Iterator[pa.RecordBatch]]
 
 def plan_files(options: ReadOptions) -> list[Split]:
     """Splits of a read that names only a `path`."""
+    exported = ExportedTopics(options).load()
+    return plan(options, views(options, exported, {}), file_time_lookup())
+
+
+def file_time_lookup() -> TimeLookup:
+    """`time_lookup` where there are files only."""
 
     def read(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if not isinstance(split, FileSplit):
             raise ConfigError("an exported tree holds files only")
         return read_file_split(split, columns)
 
-    return plan(options, views(options, exported_topics(options), {}), time_lookup(read))
+    return time_lookup(read)
 
 
 def views(
@@ -63,7 +69,8 @@ def views(
         partitions = set(tree.partitions() if tree is not None else ())
         if log is not None:
             partitions |= set(log.partitions)
-        for partition in _assigned(options, topic, partitions):
+        topic_id = log.topic_id if log is not None else tree.info.topic_id if tree else ""
+        for partition in assigned(options, topic, partitions):
             found.append(
                 view_of(
                     topic,
@@ -72,12 +79,14 @@ def views(
                     exported=tree.state if tree is not None else None,
                     log=log.partitions.get(partition) if log is not None else None,
                     addresses=log.addresses if log is not None else None,
+                    topic_id=topic_id,
                 )
             )
     return found
 
 
-def _assigned(options: ReadOptions, topic: str, partitions: set[int]) -> list[int]:
+def assigned(options: ReadOptions, topic: str, partitions: set[int]) -> list[int]:
+    """Those of a topic's partitions that are subscribed; raises ConfigError for a missing one."""
     wanted = options.assign.get(topic)
     if wanted is None:
         return sorted(partitions)

@@ -161,7 +161,10 @@ CORES = (
     "serving/shedding/board.py",
     "serving/shedding/core.py",
     "serving/shedding/meter.py",
+    "spark/admission.py",
+    "spark/positions.py",
     "spark/publication.py",
+    "spark/stream_core.py",
     "src/octavo/cli/sizing.py",
     "src/octavo/cli/sizing_figures.py",
 )

@@ -15,7 +15,7 @@ from pyarrow import dataset
 from octavo.runtime.errors import ConfigError
 from octavo.spark.columns import EXPORTED, arrow_schema
 from octavo.spark.export_run import export_log
-from octavo.spark.exported import exported_topics
+from octavo.spark.exported import ExportedTopics
 from octavo.spark.layout import folder_of, topic_of
 from octavo.spark.options import ReadOptions
 from tests.spark_memory import MemoryTopic, Row, numbered
@@ -108,12 +108,12 @@ async def test_every_topic_reads_back_beside_others(tmp_path: pathlib.Path, name
         await export_log(topic, each, tmp_path)
     for each in {"a", name}:
         options = ReadOptions.parse({"path": str(tmp_path), "subscribe": each})
-        found = exported_topics(options)
+        found = ExportedTopics(options).load()
         assert list(found) == [each]
         assert found[each].state.files
-    by_pattern = exported_topics(
+    by_pattern = ExportedTopics(
         ReadOptions.parse({"path": str(tmp_path), "subscribePattern": "(?s).*"})
-    )
+    ).load()
     assert set(by_pattern) == {"a", name}
 
 
@@ -133,7 +133,7 @@ async def test_the_folder_of_one_topic_is_no_root(tmp_path: pathlib.Path) -> Non
     await export_log(topic, "orders", tmp_path)
     options = ReadOptions.parse({"path": str(tmp_path / "orders"), "subscribe": "orders"})
     with pytest.raises(ConfigError, match="folder of one topic"):
-        exported_topics(options)
+        ExportedTopics(options).load()
 
 
 def test_arrow_types_are_what_pyarrow_calls_them(tmp_path: pathlib.Path) -> None:

@@ -275,6 +275,7 @@ class AsyncAdmin(AsyncQuotaAdmin):
             owner_epoch=reply.owner_epoch,
             segments=tuple(map(from_info, reply.segments)),
             bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
+            topic_id=reply.topic_id.hex(),
         )
 
     async def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:

@@ -199,6 +199,8 @@ class LogDescription:
     segments: tuple[Segment, ...]
     """In offset order; an open one can be read up to `high_watermark`."""
     bookies: tuple[BookieDescription, ...]
+    topic_id: str = ""
+    """Which topic it is that has the name."""
 
 
 _Census = Literal[
