@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.client.messaging import AsyncClient
+from octavo.client.messaging import AsyncClient, TopicPartition
 from octavo.client.messaging.sync.loop_thread import LoopThread
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.deadline import Deadline
@@ -18,6 +18,7 @@ from octavo.spark.live import CONNECT_TIMEOUT_S, describe_subscribed
 from octavo.spark.live_reading import read_split
 from octavo.spark.options import ReadOptions, StreamOptions
 from octavo.spark.plan import PartitionView, TimeLookup
+from octavo.spark.positions import Positions
 from octavo.spark.reading import assigned, time_lookup, views
 from octavo.spark.stream_core import Head
 from octavo.spark.streaming import StreamPlanner, heads_of
@@ -29,6 +30,9 @@ ENDS_TIMEOUT_S = 30.0
 """For the ends of one topic; a query ends with an error when brokers are away for longer."""
 ENDS_ATTEMPT_S = 5.0
 """After which it is asked whether the topic still exists."""
+
+PUBLISH_TIMEOUT_S = 5.0
+"""For telling a group where the query is: a trigger waits for it no longer."""
 
 
 class ClusterWorld:
@@ -67,6 +71,23 @@ class ClusterWorld:
     def find(self, view: PartitionView, time_ms: int) -> int | None:
         """See `StreamWorld`."""
         return self._find(view, time_ms)
+
+    def publish(self, group: str, positions: Positions) -> None:
+        """Store the positions of topics whose id is known as what a group has committed."""
+        offsets = {
+            TopicPartition(topic, partition): offset
+            for topic, inner in positions.next_offsets.items()
+            for partition, offset in inner.items()
+            if topic in positions.topic_ids
+        }
+
+        async def store() -> None:
+            client = await self._connected()
+            await client.admin.commit_offsets(
+                group, offsets, topic_ids=positions.topic_ids, timeout=PUBLISH_TIMEOUT_S
+            )
+
+        self._thread.run(store())
 
     def close(self) -> None:
         """See `StreamWorld`."""
@@ -136,4 +157,5 @@ class ClusterWorld:
 
 def plan_stream(options: StreamOptions) -> StreamPlanner:
     """A stream over a cluster; connects when it is first asked."""
-    return StreamPlanner(options, ClusterWorld(options.read))
+    world = ClusterWorld(options.read)
+    return StreamPlanner(options, world, publish=world.publish)

@@ -6,10 +6,12 @@ exported files alone (`ExportedWorld`, here) or of a cluster (`octavo.spark.stre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from octavo.runtime.clock import Clock, SystemClock
+from octavo.runtime.errors import OctavoError, RetriableError
 from octavo.spark.exported import ExportedTopics
 from octavo.spark.options import ReadOptions, StreamOptions
 from octavo.spark.plan import PartitionView, Split, TimeLookup
@@ -17,6 +19,12 @@ from octavo.spark.positions import Positions
 from octavo.spark.reading import file_time_lookup, views
 from octavo.spark.stream_core import Head, StreamCore
 
+PUBLISH_EVERY_S = 1.0
+"""How often at most a query tells its group where it is."""
+_log = logging.getLogger("octavo.spark")
+
+Publish = Callable[[str, Positions], None]
+"""Stores the positions of a stream as what a group has committed."""
 Json = dict[str, dict[str, int] | dict[str, str]]
 """Offsets as Spark keeps them (`octavo.spark.positions`)."""
 
@@ -74,6 +82,38 @@ def heads_of(found: Sequence[PartitionView]) -> dict[str, Head]:
     return {topic: Head(ids[topic], inner) for topic, inner in ends.items()}
 
 
+class GroupProgress:
+    """Shows a query as a consumer group: its position is what the group has committed (§7).
+
+    Display only: a stream goes on from Spark's checkpoint, never from here. So what cannot be told
+    now is told later, and ends no query; but a group that cannot be used at all ends it at once.
+    """
+
+    def __init__(self, group: str, publish: Publish) -> None:
+        self._group = group
+        self._publish = publish
+        self._told: Positions | None = None
+        self._tried_s: float | None = None
+
+    def at(self, position: Positions, now_s: float, *, last: bool) -> None:
+        """Every batch below `position` is committed; `last`: the query is about to end.
+
+        Raises what a refused group raises (NonEmptyGroup, InvalidGroupId) if nothing was told yet.
+        """
+        early = self._tried_s is not None and now_s - self._tried_s < PUBLISH_EVERY_S
+        if position == self._told or (early and not last):
+            return
+        self._tried_s = now_s
+        try:
+            self._publish(self._group, position)
+        except OctavoError as error:
+            if self._told is None and not isinstance(error, RetriableError):
+                raise
+            _log.warning("group %s does not show where the stream is: %s", self._group, error)
+        else:
+            self._told = position
+
+
 class StreamPlanner:
     """One running query; its answers are what Spark writes down and compares.
 
@@ -81,8 +121,15 @@ class StreamPlanner:
     """
 
     def __init__(
-        self, options: StreamOptions, world: StreamWorld, *, clock: Clock | None = None
+        self,
+        options: StreamOptions,
+        world: StreamWorld,
+        *,
+        publish: Publish | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        group = options.group
+        self._progress = GroupProgress(group, publish) if group and publish else None
         self._core = StreamCore(options)
         self._world = world
         self._clock = clock or SystemClock()
@@ -98,15 +145,21 @@ class StreamPlanner:
         return self._initial.to_json()
 
     def latest(self, start: Json, *, everything: bool) -> Json:
-        """The end of the next batch; `start` when there is nothing to do."""
+        """The end of the next batch; `start` when there is nothing to do.
+
+        Spark asks once the batch that ended at `start` is committed: so that is told to the group.
+        """
         position = Positions.parse(start)
         self._heads = self._world.heads()
-        if not self._core.has_news(position, self._heads):
-            return start
-        found = self._world.views()
+        end = position
         now_s = self._clock.monotonic()
-        end = self._core.advance(position, found, everything=everything, now_s=now_s)
-        self._planned = (end, found)
+        if self._core.has_news(position, self._heads):
+            found = self._world.views()
+            end = self._core.advance(position, found, everything=everything, now_s=now_s)
+            self._planned = (end, found)
+        if self._progress is not None:
+            last = self._core.is_frozen and end == position
+            self._progress.at(position, now_s, last=last)
         return start if end == position else end.to_json()
 
     def reported(self) -> Json | None:

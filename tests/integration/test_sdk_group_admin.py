@@ -137,6 +137,31 @@ def test_resets_refuse_what_they_cannot_do(found: GroupCluster) -> None:
     assert places(found) == {("t", 0): 1}
 
 
+def test_o3_offsets_of_who_reads_by_other_means(found: GroupCluster) -> None:
+    """As they are, within the log or not; of the topics that exist, or of those that are named."""
+    found.topic("t", 2, records=3)
+    admin = found.client.admin
+    admin.commit_offsets("g", {TopicPartition("t", 0): 2, TopicPartition("t", 1): 50})
+    assert places(found) == {("t", 0): 2, ("t", 1): 50}
+    assert [(one.group_id, one.type) for one in admin.list_groups()] == [("g", "simple")]
+    admin.commit_offsets("g", {})
+    with pytest.raises(UnknownTopic, match="'nowhere'"):
+        admin.commit_offsets("g", {TopicPartition("nowhere", 0): 1})
+    with pytest.raises(UnknownTopic, match="'t'"):
+        admin.commit_offsets("g", {TopicPartition("t", 0): 1}, topic_ids={"other": "ab" * 16})
+    with pytest.raises(ConfigError):
+        admin.commit_offsets("g", {TopicPartition("t", 0): -1})
+    gone = {TopicPartition("t", 0): 1}
+    admin.commit_offsets("g", gone, topic_ids={"t": "ab" * 16})  # O1: of another life
+    assert [(one.partition, one.committed) for one in admin.group_lag("g").partitions] == [
+        (0, 2), (1, 50),
+    ]  # fmt: skip
+    member = found.join("m", "t")
+    found.until(lambda: len(member.owned) == 2)
+    with pytest.raises(NonEmptyGroup):
+        admin.commit_offsets("g", {TopicPartition("t", 0): 1})
+
+
 def test_x20_a_group_with_members_is_not_moved_under_them(found: GroupCluster) -> None:
     found.topic("t", 2, records=3)
     admin = found.client.admin

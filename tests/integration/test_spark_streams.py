@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from octavo.runtime.errors import InconsistentTopicId, OffsetOutOfRange, Unknown
 from octavo.spark.export import export_topic
 from octavo.spark.options import StreamOptions
 from octavo.spark.stream_live import ClusterWorld
+from octavo.spark.streaming import StreamPlanner
 from octavo.testing import LocalCluster
 from tests.integration.test_spark_live import Topic, offsets_of, topic_on
 from tests.spark_memory import numbered
@@ -146,7 +148,8 @@ def stream_on(topic: Topic, **given: str) -> Iterator[Stream]:
         **given,
     }
     world = ClusterWorld(StreamOptions.parse(options).read)
-    engine = Engine(world, read=lambda split: offsets_of([split]), **cast("Any", options))
+    make = functools.partial(StreamPlanner, publish=world.publish)
+    engine = Engine(world, make, lambda split: offsets_of([split]), **cast("Any", options))
     try:
         yield Stream(topic, world, engine)
     finally:
@@ -171,6 +174,24 @@ def test_what_is_trimmed_before_it_was_read(topic: Topic, tmp_path: pathlib.Path
     with stream_on(topic, path=str(tmp_path)) as stream:
         stream.engine.run_dry()
         assert stream.offsets() == list(range(200))
+
+
+def test_a_group_shows_where_the_stream_is(topic: Topic) -> None:
+    """What `octavo group lag` asks for."""
+    topic.produce(numbered(100))
+    group = f"query-{topic.name}"
+    with stream_on(topic, maxOffsetsPerTrigger="60", groupId=group) as stream:
+        stream.engine.trigger()
+        lag = topic.client.admin.group_lag(group)
+        assert [(one.partition, one.committed, one.lag) for one in lag.partitions] == [
+            (0, 0, 100),
+            (1, 0, 0),
+        ]
+        stream.engine.planner.freeze()
+        stream.engine.run_dry()
+        lag = topic.client.admin.group_lag(group)
+        assert [(one.committed, one.lag) for one in lag.partitions] == [(100, 0), (0, 0)]
+        assert lag.members == 0
 
 
 def test_topics_that_come_and_go(topic: Topic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import pathlib
 from typing import Any, cast
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StructField, StructType
 
 from octavo.runtime.errors import (
+    BrokerUnavailable,
     ConfigError,
     InconsistentTopicId,
     MetadataCorrupt,
@@ -25,10 +27,12 @@ from octavo.runtime.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
+from octavo.runtime.errors_of_groups import NonEmptyGroup
 from octavo.spark.export_run import export_log
 from octavo.spark.options import TOPIC_IDS, StreamOptions
 from octavo.spark.positions import Positions
 from octavo.spark.source import OctavoSource, OctavoStreamReader
+from octavo.spark.streaming import StreamPlanner
 from tests.spark_memory import MemoryTopic, ints, numbered
 from tests.spark_stream_world import Engine, StreamTopics, stream_options
 
@@ -455,6 +459,84 @@ def test_splits_of_a_batch_follow_the_options_of_partitions() -> None:
     assert len(engine.planner.splits(start, end)) == 8
     engine.planner.close()
     assert topics.closed
+
+
+# --- progress as that of a group -----------------------------------------------------------------
+
+
+class Told:
+    """What a group was told, or why it refuses."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.refusal: OctavoError | None = None
+        self.asked = 0
+
+    def publish(self, group: str, positions: Positions) -> None:
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
+        assert group == "g"
+        self.positions.append(positions.next_offsets["orders"][0])
+
+    def engine(self, topics: StreamTopics, **given: str) -> Engine:
+        make = functools.partial(StreamPlanner, publish=self.publish)
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30", "groupId": "g"}
+        return Engine(topics, make, **cast("Any", {**options, **given}))
+
+
+def test_a_group_shows_what_is_committed_once_a_second() -> None:
+    """Spark asks for the next batch once the one before is committed: never ahead of it."""
+    told, topics = Told(), world(orders=100)
+    engine = told.engine(topics)
+    engine.trigger()
+    assert told.positions == [0]  # known before the first batch ends
+    engine.trigger()
+    engine.clock.advance(1.0)
+    engine.trigger()
+    assert told.positions == [0, 60]
+    engine.clock.advance(1.0)
+    engine.run_dry()
+    assert told.positions == [0, 60, 90]
+    engine.clock.advance(1.0)
+    engine.trigger()
+    engine.trigger()
+    assert told.positions == [0, 60, 90, 100]
+    assert told.asked == 4
+
+
+def test_the_end_of_available_now_is_told_at_once() -> None:
+    """Spark commits nothing for the last batch of such a run, and stops (§3)."""
+    told = Told()
+    engine = told.engine(world(orders=100))
+    engine.planner.freeze()
+    engine.run_dry()
+    assert told.positions == [0, 100]
+
+
+def test_a_group_that_cannot_be_told_now_is_told_later(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    told.refusal = BrokerUnavailable("nobody is there")
+    engine = told.engine(world(orders=100))
+    engine.trigger()
+    engine.trigger()
+    assert (told.asked, caplog.text.count("nobody is there")) == (1, 1)
+    told.refusal = None
+    engine.clock.advance(1.0)
+    engine.trigger()
+    told.refusal = NonEmptyGroup("somebody joined")
+    engine.clock.advance(1.0)
+    engine.trigger()
+    assert "somebody joined" in caplog.text
+    assert told.positions == [60]
+    assert engine.delivered == {("orders", 0): list(range(100))}
+
+
+def test_a_group_that_has_members_from_the_start_ends_the_query() -> None:
+    told = Told()
+    told.refusal = NonEmptyGroup("group 'g' has 2 members")
+    with pytest.raises(NonEmptyGroup):
+        told.engine(world(orders=100)).trigger()
 
 
 # --- what Spark calls ----------------------------------------------------------------------------

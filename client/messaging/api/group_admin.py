@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from octavo.client.messaging.api.binding import Binding
 from octavo.client.messaging.api.changes import Change
@@ -26,6 +26,7 @@ from octavo.client.messaging.group_admin.surveys import (
     NOBODY,
     committed_offsets,
     lag_of,
+    lives_of,
     places_of,
 )
 from octavo.client.messaging.group_admin.values import (
@@ -36,11 +37,13 @@ from octavo.client.messaging.group_admin.values import (
     OffsetChange,
 )
 from octavo.client.messaging.group_admin.wire import group_of, slots_of
+from octavo.client.messaging.reading.limits import check_offset
+from octavo.client.messaging.records import TopicPartition
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.errors import from_wire
 from octavo.proto.lag import ResetTarget
 from octavo.runtime.deadline import Deadline
-from octavo.runtime.errors import ConfigError, OctavoError
+from octavo.runtime.errors import ConfigError, OctavoError, UnknownTopic
 from octavo.runtime.errors_of_groups import GroupIdNotFound, NonEmptyGroup, UnknownMemberId
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -156,39 +159,60 @@ class AsyncGroupAdmin:
         places = await places_of(cluster, group, wanted, target, deadline)
         changes = changes_of(target, places)
         if not dry_run:
-            await self._commit(group, changes, deadline)
+            slots = [
+                _commit_of(one.topic, one.topic_id, one.partition, one.after) for one in changes
+            ]
+            await self._commit(group, slots, deadline)
         return changes
 
-    async def _commit(self, group: str, changes: list[OffsetChange], deadline: Deadline) -> None:
-        for start in range(0, len(changes), SLOTS_MAX):
-            part = changes[start : start + SLOTS_MAX]
+    async def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str] | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Store offsets of a group without members, for who reads by other means and shows it.
+
+        They are stored as they are, within the log or not. `topic_ids` by name say which topics
+        they are of, for one created again under its name is another (O1); else those that exist.
+        The group is made if need be. Raises NonEmptyGroup while it has members, UnknownTopic.
+        """
+        check_group(group)
+        cluster = self._binding.cluster()
+        deadline = Deadline(cluster.clock, timeout)
+        ids = topic_ids
+        if ids is None:
+            lives = await lives_of(cluster, (where.topic for where in offsets), deadline)
+            ids = {topic: life.topic_id for topic, life in lives.items()}
+        for where in offsets:
+            if where.topic not in ids:
+                raise UnknownTopic(f"topic {where.topic!r} does not exist")
+        slots = [
+            _commit_of(where.topic, ids[where.topic], where.partition, check_offset(offset))
+            for where, offset in offsets.items()
+        ]
+        await self._commit(group, slots, deadline)
+
+    async def _commit(self, group: str, slots: list[pb.OffsetCommit], deadline: Deadline) -> None:
+        for start in range(0, len(slots), SLOTS_MAX):
+            part = slots[start : start + SLOTS_MAX]
             try:
                 errors = await self._commit_part(group, part, deadline)
             except UnknownMemberId as error:  # O3: nobody commits while there are members
                 raise NonEmptyGroup(f"a member joined group {group!r} meanwhile") from error
             if errors:
                 raise type(errors[0])(
-                    f"{len(errors)} of {len(changes)} partitions were not reset: {errors[0].cause}",
+                    f"{len(errors)} of {len(slots)} offsets were not stored: {errors[0].cause}",
                     hint=errors[0].hint or "those before it were: look with `octavo group lag`",
                 )
 
     async def _commit_part(
-        self, group: str, changes: list[OffsetChange], deadline: Deadline
+        self, group: str, slots: list[pb.OffsetCommit], deadline: Deadline
     ) -> list[OctavoError]:
-        request = pb.CommitOffsetsRequest(
-            group_id=group,
-            who=NOBODY,
-            offsets=[
-                pb.OffsetCommit(
-                    topic_id=bytes.fromhex(one.topic_id),
-                    topic=one.topic,
-                    partition=one.partition,
-                    offset=one.after,
-                )
-                for one in changes
-            ],
-        )
-        change = Change(self._binding.cluster(), f"resetting {group!r}", deadline.left_s())
+        request = pb.CommitOffsetsRequest(group_id=group, who=NOBODY, offsets=slots)
+        change = Change(self._binding.cluster(), f"storing offsets of {group!r}", deadline.left_s())
         reply = await self._settle(
             change, group, lambda stub, limit: stub.CommitOffsets(request, timeout=limit), deadline
         )
@@ -307,6 +331,12 @@ class AsyncGroupAdmin:
                 return await cluster.coordinators.ask(group, call, limit_s)
 
         return await change.settle(attempt)
+
+
+def _commit_of(topic: str, topic_id: str, partition: int, offset: int) -> pb.OffsetCommit:
+    return pb.OffsetCommit(
+        topic_id=bytes.fromhex(topic_id), topic=topic, partition=partition, offset=offset
+    )
 
 
 def _no_such(group: str) -> GroupIdNotFound:

@@ -5,7 +5,7 @@ Written by `tools/gen_sync.py` from `api/group_admin.py`: change that, then run 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from octavo.client.messaging.api.group_admin import DEFAULT_TIMEOUT_S
 from octavo.client.messaging.group_admin.resets import Named, ResetTo
@@ -16,6 +16,7 @@ from octavo.client.messaging.group_admin.values import (
     GroupListing,
     OffsetChange,
 )
+from octavo.client.messaging.records import TopicPartition
 from octavo.client.messaging.sync.by_hand import AdminByHand
 from octavo.proto.lag import ResetTarget
 
@@ -94,6 +95,24 @@ class GroupAdmin(AdminByHand):
                 dry_run=dry_run,
                 timeout=timeout,
             )
+        )
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str] | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Store offsets of a group without members, for who reads by other means and shows it.
+
+        They are stored as they are, within the log or not. `topic_ids` by name say which topics
+        they are of, for one created again under its name is another (O1); else those that exist.
+        The group is made if need be. Raises NonEmptyGroup while it has members, UnknownTopic.
+        """
+        self._thread.run(
+            self._async.commit_offsets(group, offsets, topic_ids=topic_ids, timeout=timeout)
         )
 
     def delete_group(self, group: str, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
