@@ -2,7 +2,9 @@
 
 `python -m bench.spark_reads --rows 1000000`: an export of both formats, read in turn in one warm
 session. CPU is that of the JVM and its Python workers together; ratios are against Parquet read by
-Spark itself in the same job. Never compare with numbers of another machine.
+Spark itself in the same job. With `--live` the rows are those of a topic of a local cluster, read
+from the bookies; beside time it says how many bytes each projection makes of those of all columns.
+Never compare with numbers of another machine.
 """
 
 from __future__ import annotations
@@ -17,21 +19,39 @@ import time
 from collections.abc import Callable
 
 import psutil
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from octavo import Client
+from octavo.proto import batch_arrow
+from octavo.proto.batch import BatchHeader
+from octavo.runtime.checksum import Buffer
 from octavo.spark.export_run import export_log
+from octavo.spark.live_reading import plan_cluster, read_split
+from octavo.spark.options import ReadOptions
+from octavo.testing import LocalCluster
 from tests.fix_spark import SPARK_CONFIG
 from tests.spark_memory import MemoryTopic, Row
 
 BATCH_ROWS = 5_000
 VALUE = b'{"carrier":"UA","flight":%d,"origin":"EWR","dest":"IAH","delay":%d,"note":"%s"}'
+SERVERS = "octavo.bootstrap.servers"
+ALL = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+LIVE_JOBS: dict[str, tuple[str, list[str]]] = {
+    "count()": ("partition int", ["count(*)"]),
+    "offset only": ("offset bigint", ["sum(offset)"]),
+    "key and offset": ("key binary, offset bigint", ["sum(offset + length(key))"]),
+    "all columns": (ALL, ["sum(offset + length(key) + length(value))"]),
+}
 JOBS: dict[str, tuple[str, list[str]]] = {
-    "count()": ("offset bigint", ["count(*)"]),
+    "count()": ("partition int", ["count(*)"]),
     "offset only": ("offset bigint", ["sum(offset)"]),
     "key and offset": ("key binary, offset bigint", ["sum(offset + length(key))"]),
     "all columns": (
-        "key binary, value binary, topic string, partition int, offset bigint, "
-        "timestamp timestamp, timestampType int",
+        ALL,
         [
             "sum(offset + length(key) + length(value) + length(topic) + partition + timestampType)",
             "max(timestamp)",
@@ -61,6 +81,49 @@ def cpu_s() -> float:
     return total
 
 
+class Stages:
+    """What Spark's own status says of the stages since it was last asked."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
+        self._next = 0
+        self.executor_s()
+
+    def executor_s(self) -> float:
+        """Time that tasks took, all of them added up."""
+        total_ms = 0
+        while True:
+            try:
+                total_ms += self._store.lastStageAttempt(self._next).executorRunTime()
+            except Py4JJavaError:
+                return total_ms / 1000
+            self._next += 1
+
+
+class Decoded:
+    """Bytes of batch bodies that were decompressed, and of the columns that came of it."""
+
+    def __init__(self, options: ReadOptions, schema: str) -> None:
+        columns = [part.split()[0] for part in schema.split(", ")]
+        self.body_bytes = self.column_bytes = 0
+        before = batch_arrow.body_of
+        batch_arrow.body_of = self._counted(before)
+        try:
+            for split in plan_cluster(options):
+                self.column_bytes += sum(rows.nbytes for rows in read_split(split, columns))
+        finally:
+            batch_arrow.body_of = before
+
+    def _counted(
+        self, body_of: Callable[[Buffer, BatchHeader], Buffer]
+    ) -> Callable[[Buffer, BatchHeader], Buffer]:
+        def counting(batch: Buffer, header: BatchHeader) -> Buffer:
+            self.body_bytes += header.uncompressed_bytes
+            return body_of(batch, header)
+
+        return counting
+
+
 def timed(job: Callable[[], DataFrame]) -> tuple[float, float]:
     began, used = time.perf_counter(), cpu_s()
     job().collect()
@@ -83,12 +146,56 @@ def build(rows: int, folder: pathlib.Path) -> None:
         asyncio.run(export_log(topic, "orders", folder / fmt, fmt=fmt))
 
 
+def live(rows: int, rounds: int) -> None:
+    """The same from a topic: two closed ledgers of each of two partitions, and their open tails."""
+    spark = session()
+    stages = Stages(spark)
+    with LocalCluster() as cluster, Client(cluster.bootstrap_servers) as client:
+        client.admin.create_topic("orders", partitions=2)
+        with client.producer() as producer:
+            for part in range(6):
+                numbers = range(part * rows // 6, (part + 1) * rows // 6)
+                producer.send_many(
+                    "orders",
+                    (VALUE % (n, n % 97, b"%064x" % (n * n)) for n in numbers),
+                    keys=(b"N%05d" % (n * 7919 % 4043) for n in numbers),
+                    partition=part % 2,
+                )
+                if part in (1, 3):
+                    for partition in range(2):
+                        client.admin.roll("orders", partition)
+        given = {SERVERS: cluster.bootstrap_servers, "subscribe": "orders"}
+        whole = Decoded(ReadOptions.parse(given), ALL)
+        for what, (schema, answer) in LIVE_JOBS.items():
+            reader = spark.read.format("octavo").schema(schema).options(**given)
+            best = [(10.0**9, 0.0, 0.0)]
+            for _ in range(rounds):
+                wall, cpu = timed(
+                    lambda reader=reader, answer=answer: reader.load().selectExpr(*answer)
+                )
+                best.append((stages.executor_s(), wall, cpu))
+            executor, wall, cpu = min(best)
+            made = Decoded(ReadOptions.parse(given), schema)
+            print(
+                f"live {what:15} {executor:6.2f} executor s {wall:6.2f} s {cpu:6.2f} CPU s   "
+                f"{made.body_bytes / whole.body_bytes:6.1%} of the bodies decompressed, "
+                f"{made.column_bytes / whole.column_bytes:6.1%} of the column bytes",
+                flush=True,
+            )
+    spark.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="cost of Spark reads against Parquet")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--live", action="store_true", help="a topic instead of exports")
     arguments = parser.parse_args()
+    if arguments.live:
+        live(arguments.rows, arguments.rounds)
+        return
     spark = session()
+    stages = Stages(spark)
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         build(arguments.rows, root)
@@ -117,15 +224,15 @@ def main() -> None:
                     .load()
                     .selectExpr(*answer)
                 )
-            best: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+            best: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
             for _ in range(arguments.rounds):
                 for way, job in ways.items():
-                    best[way].append(timed(job))
-            base_wall, base_cpu = (min(x) for x in zip(*best["parquet"][1:], strict=True))
+                    best[way].append((*timed(job), stages.executor_s()))
+            base_wall, base_cpu, _ = (min(x) for x in zip(*best["parquet"][1:], strict=True))
             for way, found in best.items():
-                wall, cpu = (min(x) for x in zip(*found[1:], strict=True))
+                wall, cpu, executor = (min(x) for x in zip(*found[1:], strict=True))
                 print(
-                    f"{what:15} {way:34} {wall:6.2f} s {cpu:6.2f} CPU s   "
+                    f"{what:15} {way:34} {wall:6.2f} s {cpu:6.2f} CPU s {executor:6.2f} executor s "
                     f"{wall / base_wall:5.1f} x wall {cpu / base_cpu:5.1f} x CPU",
                     flush=True,
                 )

@@ -10,7 +10,7 @@ are Arrow already.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
@@ -40,17 +40,23 @@ SCHEMA = pa.schema(
         pa.field("headers", HEADER_TYPE),
     ]
 )
+NAMES = tuple(SCHEMA.names)
 
 _INT32 = struct.Struct("<i")
 _TIME = struct.Struct("<q")
 
 
-def decode_arrow(batch: Buffer) -> pa.RecordBatch:
-    """Verify `batch` and give its columns as Arrow; raises CorruptBatch."""
-    return join_arrow([(batch, verify(batch))])
+def decode_arrow(batch: Buffer, names: Sequence[str] = NAMES) -> pa.RecordBatch:
+    """Verify `batch` and give its columns as Arrow, or those of some `names`.
+
+    Raises CorruptBatch. What is not asked for is not looked at beyond the checksum of the batch.
+    """
+    return join_arrow([(batch, verify(batch))], names)
 
 
-def join_arrow(batches: Iterable[tuple[Buffer, BatchHeader]]) -> pa.RecordBatch:
+def join_arrow(
+    batches: Iterable[tuple[Buffer, BatchHeader]], names: Sequence[str] = NAMES
+) -> pa.RecordBatch:
     """The columns of verified batches, one behind the other; raises CorruptBatch.
 
     The columns of a single batch lie in its decompressed bytes; those of several are copied once.
@@ -59,7 +65,7 @@ def join_arrow(batches: Iterable[tuple[Buffer, BatchHeader]]) -> pa.RecordBatch:
     try:
         for batch, header in batches:
             columns.add(body_of(batch, header), header)
-        made = columns.joined()
+        made = columns.joined(names)
         made.validate(full=True)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise CorruptBatch(f"batch body is not valid Arrow: {error}") from error
@@ -150,19 +156,25 @@ class _Columns:
             self._offsets.append(pc.add(pc.cumulative_sum(ones), self._base - 1))
         self._base = self._next
 
-    def joined(self) -> pa.RecordBatch:
-        """All pieces as one record batch, not validated."""
+    def joined(self, names: Sequence[str]) -> pa.RecordBatch:
+        """All pieces of these columns as one record batch, not validated."""
         self._end_range()
+        made: dict[str, Callable[[], pa.Array]] = {
+            "offset": lambda: _concat(self._offsets, pa.int64()),
+            "timestamp": self._timestamps,
+            "key": self._keys.joined,
+            "value": self._values.joined,
+            "headers": self._headers.joined,
+        }
+        schema = SCHEMA
+        if names is not NAMES:
+            schema = pa.schema([SCHEMA.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([made[name]() for name in names], schema=schema)
+
+    def _timestamps(self) -> pa.Array:
         stamps = pa.py_buffer(b"".join(self._stamps))
         kind = SCHEMA.field("timestamp").type
-        arrays = [
-            _concat(self._offsets, pa.int64()),
-            pa.Array.from_buffers(kind, stamps.size // 8, [None, stamps]),
-            self._keys.joined(),
-            self._values.joined(),
-            self._headers.joined(),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        return pa.Array.from_buffers(kind, stamps.size // 8, [None, stamps])
 
     def keys(self) -> KeyColumns:
         """The keys alone, with whether a value is there."""

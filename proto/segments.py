@@ -12,10 +12,13 @@ day: where they lie would be a further field, and `octavo.client.segments` the p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.ids import NO_ENTRY, EntryId, LedgerId
+
+if TYPE_CHECKING:
+    from octavo.proto.batch import BatchHeader  # loads the codecs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,10 @@ class StoredBatch(NamedTuple):
     ledger_id: LedgerId
     entry_id: EntryId
     batch: Buffer
+
+
+class StoredHeader(NamedTuple):
+    """The header of such a batch alone."""
+
+    entry_id: EntryId
+    header: BatchHeader

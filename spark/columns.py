@@ -6,8 +6,8 @@ Owns the types of the latter and the way from one stored batch to any of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from octavo.proto import batch as batches
 from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchFlags, BatchHeader
-from octavo.proto.batch_arrow import decode_arrow
+from octavo.proto.batch_arrow import NAMES, decode_arrow
 from octavo.proto.segments import StoredBatch
 from octavo.spark.metadata_columns import METADATA_COLUMNS
 
@@ -25,6 +25,72 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 EXPORTED = tuple(kafka_columns.TYPES)
 """The columns of exported files."""
+
+_STORED = {
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+    "timestamp": "timestamp",
+    "eventTime": "timestamp",
+}
+"""What a column is made of; all others of the batch's header, its place and its offsets."""
+
+
+def without_bodies(columns: Sequence[str]) -> bool:
+    """Whether these columns can be told from the headers of batches that have all their records."""
+    return not any(name in _STORED for name in columns)
+
+
+class HeaderRun(NamedTuple):
+    """The offsets [first, end) of one batch; none of its records is missing."""
+
+    first: int
+    end: int
+    entry_id: int
+    header: BatchHeader
+
+
+def columns_of_headers(
+    runs: Sequence[HeaderRun], place: tuple[str, int, int], columns: Sequence[str]
+) -> pa.RecordBatch:
+    """The rows of some batches of one ledger; `place`: topic, partition, ledger id."""
+    topic, partition, ledger_id = place
+    count = sum(run.end - run.first for run in runs)
+    same = {"topic": topic, "partition": partition, "ledgerId": ledger_id}
+    made: list[pa.Array] = []
+    for name in columns:
+        if name in same:
+            made.append(_constant(same[name], TYPES[name], count))
+        elif name == "offset":
+            made.append(pa.concat_arrays(list(_offset_ranges(runs))))
+        else:
+            made.append(pa.concat_arrays([_of_header(name, run) for run in runs]))
+    return pa.RecordBatch.from_arrays(made, schema=arrow_schema(columns))
+
+
+def _offset_ranges(runs: Sequence[HeaderRun]) -> Iterator[pa.Array]:
+    """One array for batches that follow each other without a gap."""
+    first, end = runs[0].first, runs[0].first
+    for run in runs:
+        if run.first != end:
+            yield offset_range(first, end)
+            first = run.first
+        end = run.end
+    yield offset_range(first, end)
+
+
+def offset_range(first: int, end: int) -> pa.Array:
+    """The offsets [first, end)."""
+    ones = pa.repeat(pa.scalar(1, pa.int64()), end - first)
+    return pc.add(pc.cumulative_sum(ones), first - 1)
+
+
+def _of_header(name: str, run: HeaderRun) -> pa.Array:
+    header, count = run.header, run.end - run.first
+    if name not in ("batchIndex", "sequence"):
+        return _constant(_of_batch(name, header, run.entry_id), TYPES[name], count)
+    index = offset_range(run.first - header.base_offset, run.end - header.base_offset)
+    return _by_index(name, index, header)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -42,10 +108,12 @@ def to_columns(
 ) -> pa.RecordBatch:
     """One stored batch as the named columns; raises CorruptBatch.
 
-    Keys and values are the decompressed bytes of the batch, not copies.
+    Keys and values are the decompressed bytes of the batch, not copies; stored columns that no
+    named one is made of are not decoded.
     """
     header = batches.decode_header(stored.batch)
-    rows = decode_arrow(stored.batch)
+    needed = {_STORED[name] for name in columns if name in _STORED} | {"offset"}
+    rows = decode_arrow(stored.batch, [name for name in NAMES if name in needed])
     made = [_column(name, rows, header, stored, topic, partition) for name in columns]
     return pa.RecordBatch.from_arrays(made, schema=arrow_schema(columns))
 
@@ -68,30 +136,30 @@ def _column(
     if name == "eventTime":
         return kafka_columns.micros(rows.column("timestamp"))
     if name in ("batchIndex", "sequence"):
-        index = pc.subtract(rows.column("offset"), header.base_offset)
-        if name == "batchIndex":
-            return index.cast(pa.int32())
-        if header.base_sequence < 0:
-            return pa.nulls(count, TYPES[name])
-        return pc.add(index, header.base_sequence)
-    return _constant(_fixed(name, header, stored, topic, partition), TYPES[name], count)
+        return _by_index(name, pc.subtract(rows.column("offset"), header.base_offset), header)
+    same = {"topic": topic, "partition": partition, "ledgerId": stored.ledger_id}
+    value = same[name] if name in same else _of_batch(name, header, stored.entry_id)
+    return _constant(value, TYPES[name], count)
 
 
-def _fixed(
-    name: str, header: BatchHeader, stored: StoredBatch, topic: str, partition: int
-) -> object:
+def _by_index(name: str, index: pa.Array, header: BatchHeader) -> pa.Array:
+    """A column that counts the records of a batch; `index` is int64."""
+    if name == "batchIndex":
+        return index.cast(pa.int32())
+    if header.base_sequence < 0:
+        return pa.nulls(len(index), TYPES[name])
+    return pc.add(index, header.base_sequence)
+
+
+def _of_batch(name: str, header: BatchHeader, entry_id: int) -> object:
     """The value of a column that is the same for a whole batch."""
-    producer = f"{header.producer_id}:{header.producer_epoch}" if header.producer_id >= 0 else None
-    values: dict[str, object] = {
-        "topic": topic,
-        "partition": partition,
-        "timestampType": kafka_columns.timestamp_type(header),
-        "ledgerId": stored.ledger_id,
-        "entryId": stored.entry_id,
-        "producer": producer,
-        "schemaId": header.schema_id,
-    }
-    return values[name]
+    if name == "timestampType":
+        return kafka_columns.timestamp_type(header)
+    if name == "entryId":
+        return entry_id
+    if name == "schemaId":
+        return header.schema_id
+    return f"{header.producer_id}:{header.producer_epoch}" if header.producer_id >= 0 else None
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:

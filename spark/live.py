@@ -7,17 +7,17 @@ values of `octavo.spark.log_view` and serves its two protocols.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 from octavo.client.messaging import AsyncClient
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.descriptions import LogDescription
-from octavo.client.segments.reader import open_described
-from octavo.client.segments.scan import scan
-from octavo.proto.segments import Segment, StoredBatch
+from octavo.client.segments.reader import DescribedLedgers
+from octavo.client.segments.scan import scan, scan_headers
+from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.errors import InconsistentTopicId, UnknownTopic
-from octavo.spark.log_view import BatchSource, LogSource, PartitionLog, TopicLog
+from octavo.spark.log_view import LogSource, PartitionLog, TopicLog
 from octavo.spark.options import ReadOptions
 
 CLIENT_NAME = "octavo-scan"
@@ -28,21 +28,32 @@ DESCRIBE_PARALLEL = 16
 
 
 class LedgerBatches:
-    """`BatchSource` over the bookies of some addresses."""
+    """`BatchSource` over the bookies of one cluster, all ledgers over the same connections."""
 
-    def __init__(self, addresses: Mapping[str, str]) -> None:
-        self.addresses = dict(addresses)
-        """bookie id -> host:port of the framed protocol; may grow while in use."""
+    def __init__(self, ledgers: DescribedLedgers) -> None:
+        self.ledgers = ledgers
 
     async def batches(
         self, segment: Segment, start_offset: int, visible_end: int
     ) -> AsyncGenerator[StoredBatch, None]:
         """See `BatchSource.batches`."""
-        reader = open_described(segment, self.addresses, CLIENT_NAME)
+        reader = self.ledgers.open(segment)
         try:
             async with aclosing(scan(reader, segment, start_offset, visible_end)) as found:
                 async for stored in found:
                     yield stored
+        finally:
+            await reader.close()
+
+    async def headers(
+        self, segment: Segment, start_offset: int, visible_end: int
+    ) -> AsyncGenerator[Sequence[StoredHeader], None]:
+        """See `BatchSource.headers`."""
+        reader = self.ledgers.open(segment)
+        try:
+            async with aclosing(scan_headers(reader, segment, start_offset, visible_end)) as found:
+                async for some in found:
+                    yield some
         finally:
             await reader.close()
 
@@ -51,37 +62,38 @@ class ClusterLog(LedgerBatches):
     """`LogSource` over a connected client."""
 
     def __init__(self, admin: AsyncAdmin) -> None:
-        super().__init__({})
+        super().__init__(DescribedLedgers({}, CLIENT_NAME))
         self._admin = admin
-
-    async def names(self) -> list[str]:
-        """All topics of users."""
-        return [topic.name for topic in await self._admin.list_topics()]
 
     async def describe(self, topic: str) -> TopicLog:
         """See `LogSource.describe`."""
-        found = await self._admin.describe_topic(topic)
-        gate = asyncio.Semaphore(DESCRIBE_PARALLEL)
+        found = await describe(self._admin, topic)
+        self.ledgers.learn(found.addresses)
+        return found
 
-        async def one(partition: int) -> LogDescription:
-            async with gate:
-                return await self._admin.describe_log(topic, partition)
 
-        logs = await asyncio.gather(*(one(part.partition) for part in found.partitions))
-        if any(log.topic_id != found.topic_id for log in logs):
-            raise InconsistentTopicId(
-                f"topic {topic!r} was created again while its segments were asked for",
-                hint="ask again",
-                topic=topic,
-            )
-        addresses = {b.bookie_id: b.wire_address for log in logs for b in log.bookies}
-        self.addresses.update(addresses)
-        return TopicLog(
+async def describe(admin: AsyncAdmin, topic: str) -> TopicLog:
+    """The topic's segments now; raises UnknownTopic, InconsistentTopicId."""
+    found = await admin.describe_topic(topic)
+    gate = asyncio.Semaphore(DESCRIBE_PARALLEL)
+
+    async def one(partition: int) -> LogDescription:
+        async with gate:
+            return await admin.describe_log(topic, partition)
+
+    logs = await asyncio.gather(*(one(part.partition) for part in found.partitions))
+    if any(log.topic_id != found.topic_id for log in logs):
+        raise InconsistentTopicId(
+            f"topic {topic!r} was created again while its segments were asked for",
+            hint="ask again",
             topic=topic,
-            topic_id=found.topic_id,
-            partitions={log.partition: partition_log(log) for log in logs},
-            addresses=addresses,
         )
+    return TopicLog(
+        topic=topic,
+        topic_id=found.topic_id,
+        partitions={log.partition: partition_log(log) for log in logs},
+        addresses={b.bookie_id: b.wire_address for log in logs for b in log.bookies},
+    )
 
 
 def partition_log(log: LogDescription) -> PartitionLog:
@@ -93,32 +105,29 @@ def partition_log(log: LogDescription) -> PartitionLog:
 
 
 @asynccontextmanager
-async def ledger_batches(addresses: Mapping[str, str]) -> AsyncGenerator[BatchSource, None]:
-    """Batches straight from the bookies, for a worker that knows no broker."""
-    yield LedgerBatches(addresses)
-
-
-@asynccontextmanager
 async def cluster_log(bootstrap: str) -> AsyncGenerator[LogSource, None]:
     """A cluster as the exporter sees it; raises BrokerUnavailable when nobody answers."""
     async with AsyncClient(bootstrap) as client:
         await client.connect(timeout=CONNECT_TIMEOUT_S)
-        yield ClusterLog(client.admin)
+        source = ClusterLog(client.admin)
+        try:
+            yield source
+        finally:
+            await source.ledgers.close()
 
 
 async def describe_subscribed(
     admin: AsyncAdmin, options: ReadOptions
 ) -> tuple[dict[str, TopicLog], list[str]]:
     """The subscribed topics of the cluster now, and the named ones that it does not have."""
-    source = ClusterLog(admin)
     names = [*options.topics, *options.assign]
     if options.pattern is not None:
-        names = [name for name in await source.names() if options.wants(name)]
+        names = [one.name for one in await admin.list_topics() if options.wants(one.name)]
     found: dict[str, TopicLog] = {}
     missing: list[str] = []
     for name in names:
         try:
-            found[name] = await source.describe(name)
+            found[name] = await describe(admin, name)
         except UnknownTopic:
             if options.pattern is None:  # else it was deleted since the list was made
                 missing.append(name)

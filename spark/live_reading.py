@@ -8,14 +8,18 @@ from contextlib import aclosing
 import pyarrow as pa
 
 from octavo.spark.exported import ExportedTopics
-from octavo.spark.live import describe_topics, ledger_batches
+from octavo.spark.live import CLIENT_NAME, LedgerBatches, describe_topics
 from octavo.spark.loop_bridge import iterate
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, Split, plan
 from octavo.spark.reading import ledger_rows, read_file_split, time_lookup, views
+from octavo.spark.worker_connections import WorkerConnections
 
 BATCHES_AHEAD = 4
 """Record batches decoded ahead of Spark, each at most 32 MiB."""
+
+_connections = WorkerConnections(CLIENT_NAME)
+"""Of this process: a worker reads one split after another."""
 
 
 def plan_cluster(options: ReadOptions) -> list[Split]:
@@ -33,12 +37,12 @@ def read_split(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
 
 
 def read_ledger_split(split: LedgerSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of one ledger range; connections live in a thread of their own meanwhile."""
+    """The rows of one ledger range; connections live on the loop of the process (`iterate`)."""
 
     async def rows() -> AsyncIterator[pa.RecordBatch]:
         async with (
-            ledger_batches(split.addresses) as source,
-            aclosing(ledger_rows(source, split, columns)) as found,
+            _connections.of(split.addresses) as ledgers,
+            aclosing(ledger_rows(LedgerBatches(ledgers), split, columns)) as found,
         ):
             async for part in found:
                 yield part

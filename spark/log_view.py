@@ -7,11 +7,11 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from octavo.proto.segments import Segment, StoredBatch
+from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,12 @@ class BatchSource(Protocol):
         closed segment is read to its last entry, an open one until `visible_end` is reached. Every
         entry has been verified (INV-3). Ends with a typed error rather than with fewer batches.
         """
+        ...
+
+    def headers(
+        self, segment: Segment, start_offset: int, visible_end: int
+    ) -> AsyncGenerator[Sequence[StoredHeader], None]:
+        """The headers of the same batches, some at a time; bodies are not opened."""
         ...
 
 

@@ -1,21 +1,49 @@
-"""An async iterator consumed from ordinary code: its loop runs in a thread of its own.
+"""An async iterator consumed from ordinary code: it runs on the process's own event loop.
 
 Spark pulls rows at its own pace and may not come back for minutes; connections must stay alive
 and the next chunk should be on its way meanwhile. So the loop never stops while the consumer
-works, and never runs more than `items_max` items ahead of it.
+works, and never runs more than `items_max` items ahead of it. It is the same for all scans of a
+process and ends with it: what one task has connected, the next one uses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Generic, TypeVar
 
+from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.workers import Worker
 
 T = TypeVar("T")
+
+
+class ScanLoop:
+    """The event loop of this process for reading, in a thread of its own that never blocks exit."""
+
+    _current: ScanLoop | None = None
+    _making = threading.Lock()
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.tasks = TaskOwner("octavo-scan")
+        self.loop = asyncio.new_event_loop()
+        Worker("octavo-scan", self._run, lambda _error: None).start()
+
+    @classmethod
+    def current(cls) -> ScanLoop:
+        """That of this process; one that was made before a fork belongs to the parent."""
+        with cls._making:
+            if cls._current is None or cls._current._pid != os.getpid():
+                cls._current = cls()
+            return cls._current
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
 
 
 class _Bridge(Generic[T]):
@@ -25,36 +53,31 @@ class _Bridge(Generic[T]):
         self._items: deque[T] = deque()  # at most items_max, kept so by _room
         self._ended = False
         self._error: BaseException | None = None
-        self._loop = asyncio.new_event_loop()
+        self._scan_loop = ScanLoop.current()
         self._room = asyncio.Semaphore(items_max)
-        self._main: asyncio.Task[None] | None = None
-        self._stopping = False  # touched by the loop's thread only
-        self._worker = Worker("octavo-scan", self._run, self._end)
+        self._task: asyncio.Task[None] | None = None  # touched by the loop's thread only
 
     def start(self) -> None:
-        self._worker.start()
+        self._scan_loop.loop.call_soon_threadsafe(self._begin)
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            error: BaseException | None = None
-            try:
-                runner.run(self._pump())
-            except asyncio.CancelledError:
-                pass  # the consumer left
-            except BaseException as problem:  # noqa: BLE001 (handed to the consumer)
-                error = problem
-            # Before the loop closes: whoever sees `_ended` false under the lock may still call it.
-            self._end(error)
+    def _begin(self) -> None:
+        self._task = self._scan_loop.tasks.spawn(self._run(), name="scan")
+        self._task.add_done_callback(self._end)
 
-    def _end(self, error: BaseException | None) -> None:
+    async def _run(self) -> None:
+        try:
+            await self._pump()
+        except asyncio.CancelledError:
+            raise  # the consumer left
+        except BaseException as problem:  # noqa: BLE001 (handed to the consumer)
+            self._error = problem
+
+    def _end(self, _task: asyncio.Task[None]) -> None:
         with self._changed:
-            self._ended, self._error = True, error
+            self._ended = True
             self._changed.notify()
 
     async def _pump(self) -> None:
-        self._main = asyncio.current_task()
-        if self._stopping:
-            return
         source = self._make()
         try:
             async for item in source:
@@ -74,28 +97,26 @@ class _Bridge(Generic[T]):
                 self._changed.wait()
             if self._items:
                 item = self._items.popleft()
-                if not self._ended:
-                    self._loop.call_soon_threadsafe(self._room.release)
+                self._scan_loop.loop.call_soon_threadsafe(self._room.release)
                 return True, item
             if self._error is not None:
                 raise self._error
             return False, None
 
     def stop(self) -> None:
-        """Cancel the source and wait until its loop has closed."""
+        """Cancel the source and wait until it has cleaned up."""
+        self._scan_loop.loop.call_soon_threadsafe(self._cancel)
         with self._changed:
-            if not self._ended:
-                self._loop.call_soon_threadsafe(self._cancel)
-        self._worker.join()
+            while not self._ended:
+                self._changed.wait()
 
     def _cancel(self) -> None:
-        self._stopping = True
-        if self._main is not None:
-            self._main.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 def iterate(make: Callable[[], AsyncIterator[T]], items_max: int) -> Iterator[T]:
-    """Items of the async iterator that `make` creates, in a loop of its own.
+    """Items of the async iterator that `make` creates, on the loop of this process.
 
     Closing the generator early cancels the source and waits for its clean-up.
     """

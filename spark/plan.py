@@ -35,6 +35,8 @@ class FileSplit:
     """True when the file holds nothing outside the range, so that no row needs to be compared."""
     max_timestamp_ms: int
     checks: FileChecks
+    dense: bool = False
+    """Whether the file holds a row for each of its offsets, as the manifest says."""
 
     @property
     def newest_ms(self) -> int | None:
@@ -123,7 +125,8 @@ def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:
     checks = FileChecks(entry.bytes, entry.rows, entry.block_crcs)
     newest = entry.max_timestamp_ms
     end = entry.last + 1
-    return FileSplit(topic, entry.partition, path, entry.first, end, True, newest, checks)
+    dense = entry.rows == end - entry.first  # offsets ascend (§5), so none is missing
+    return FileSplit(topic, entry.partition, path, entry.first, end, True, newest, checks, dense)
 
 
 def _outside(

@@ -9,14 +9,26 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from octavo.proto import batch as batches
+from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import ConfigError, CorruptEntry
 from octavo.spark.arrow_files import Rebatcher, read_file
-from octavo.spark.columns import int_at, is_control, slice_offsets, to_columns
+from octavo.spark.columns import (
+    HeaderRun,
+    arrow_schema,
+    columns_of_headers,
+    int_at,
+    is_control,
+    offset_range,
+    slice_offsets,
+    to_columns,
+    without_bodies,
+)
 from octavo.spark.exported import ExportedTopic, ExportedTopics, root_of
 from octavo.spark.log_view import BatchSource, TopicLog
 from octavo.spark.options import ReadOptions
@@ -30,6 +42,8 @@ from octavo.spark.plan import (
     view_of,
 )
 
+NARROW_ROWS = 65_536
+"""Of a record batch whose columns are made of numbers that are known before."""
 ReadSplit = Callable[[Split, Sequence[str]], Iterator[pa.RecordBatch]]
 
 
@@ -119,11 +133,31 @@ def time_lookup(read: ReadSplit) -> TimeLookup:
 
 
 def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a split of an exported file."""
+    """The rows of a split of an exported file.
+
+    Where the manifest says which offsets a file holds, columns that follow from it are not read.
+    """
+    if split.dense and columns and set(columns) <= _OF_PLACE:
+        return _rows_of_manifest(split, columns)
     first, end = (None, None) if split.whole else (split.first, split.end)
     fmt = split.path.rpartition(".")[2]
     path = pathlib.Path(split.path)
     return read_file(path, columns, first, end, checks=split.checks, fmt=fmt)
+
+
+_OF_PLACE = frozenset({"topic", "partition", "offset"})
+
+
+def _rows_of_manifest(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for first in range(split.first, split.end, NARROW_ROWS):
+        end = min(first + NARROW_ROWS, split.end)
+        made: dict[str, Callable[[], pa.Array]] = {
+            "topic": lambda n=end - first: pa.repeat(pa.scalar(split.topic, pa.string()), n),
+            "partition": lambda n=end - first: pa.repeat(pa.scalar(split.partition, pa.int32()), n),
+            "offset": lambda a=first, b=end: offset_range(a, b),
+        }
+        arrays = [made[name]() for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 async def ledger_rows(
@@ -131,8 +165,55 @@ async def ledger_rows(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Rows of a ledger in record batches of a size that Spark takes well.
 
-    Raises CorruptEntry when the ledger ends before the offsets that were promised.
+    Bodies are opened only when a column is stored there. Raises CorruptEntry when the ledger ends
+    before the offsets that were promised.
     """
+    if without_bodies(columns) and columns and not split.segment.compacted:
+        rows = _rows_of_headers(source, split, columns)
+    else:
+        rows = _rows_of_bodies(source, split, columns)
+    async with aclosing(rows):
+        async for part in rows:
+            yield part
+
+
+async def _rows_of_headers(
+    source: BatchSource, split: LedgerSplit, columns: Sequence[str]
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    place = (split.topic, split.partition, split.segment.ledger_id)
+    runs: list[HeaderRun] = []
+    count = 0
+    reached = split.first
+    async with aclosing(source.headers(split.segment, split.first, split.end)) as found:
+        async for some in found:
+            for entry_id, header in some:
+                if header.flags & BatchFlags.COMPACTED:  # only its body tells which are left
+                    if runs:
+                        yield columns_of_headers(runs, place, columns)
+                    rest = replace(split, first=max(split.first, header.base_offset))
+                    async with aclosing(_rows_of_bodies(source, rest, columns)) as parts:
+                        async for part in parts:
+                            yield part
+                    return
+                reached = header.next_offset
+                first = max(header.base_offset, split.first)
+                end = min(reached, split.end)
+                if first < end and not is_control(header):
+                    runs.append(HeaderRun(first, end, entry_id, header))
+                    count += end - first
+                if count >= NARROW_ROWS:
+                    yield columns_of_headers(runs, place, columns)
+                    runs, count = [], 0
+            if reached >= split.end:
+                break
+    if runs:
+        yield columns_of_headers(runs, place, columns)
+    _check_reached(split, reached)
+
+
+async def _rows_of_bodies(
+    source: BatchSource, split: LedgerSplit, columns: Sequence[str]
+) -> AsyncGenerator[pa.RecordBatch, None]:
     rebatcher = Rebatcher()
     need = tuple(dict.fromkeys((*columns, "offset")))
     reached = split.first
@@ -149,6 +230,10 @@ async def ledger_rows(
                 break
     for rest in rebatcher.flush():
         yield rest
+    _check_reached(split, reached)
+
+
+def _check_reached(split: LedgerSplit, reached: int) -> None:
     # A compacted ledger was read to its last entry; behind its last record there is a gap (K4).
     if reached < split.end and not split.segment.compacted:
         raise CorruptEntry(

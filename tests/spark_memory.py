@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from octavo.proto import batch as batches
 from octavo.proto.compacted import without_records
-from octavo.proto.segments import Segment, StoredBatch
+from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
 from octavo.runtime.ids import EntryId, LedgerId
@@ -161,6 +161,17 @@ class MemoryTopic:
         for item in self.stored[segment.ledger_id]:
             if batches.decode_header(item.batch).next_offset > start_offset:
                 yield item
+
+    async def headers(
+        self, segment: Segment, start_offset: int, visible_end: int
+    ) -> AsyncGenerator[Sequence[StoredHeader], None]:
+        """BatchSource: three at a time."""
+        found = [
+            StoredHeader(item.entry_id, batches.decode_header(item.batch))
+            async for item in MemoryTopic.batches(self, segment, start_offset, visible_end)
+        ]
+        for first in range(0, len(found), 3):
+            yield found[first : first + 3]
 
 
 def _with_flags(batch: Buffer, flags: int) -> Buffer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -20,10 +20,11 @@ from octavo.client.segments.index import SparseIndex
 from octavo.client.segments.pieces import entry_runs, first_batch
 from octavo.client.segments.reader import SegmentReader
 from octavo.client.segments.search import find_entry
-from octavo.proto.batch import decode_header
+from octavo.proto.batch import BatchHeader, decode_header
 from octavo.proto.entry import payload_view
 from octavo.proto.segment_entries import is_batch
-from octavo.proto.segments import Segment, StoredBatch
+from octavo.proto.segments import Segment, StoredBatch, StoredHeader
+from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.ids import NO_ENTRY, EntryId
 
@@ -44,28 +45,64 @@ async def scan(
     to leave early. Raises ReadUnknown when an open ledger does not confirm what its broker has
     acknowledged, CorruptBatch, and whatever `reader.read` raises.
     """
+    async with aclosing(_runs(reader, segment, start_offset, visible_end)) as runs:
+        async for run in runs:
+            for entry_id, _, payload in run:
+                yield StoredBatch(segment.ledger_id, entry_id, bytes(payload))
+
+
+async def scan_headers(
+    reader: SegmentReader, segment: Segment, start_offset: int, visible_end: int
+) -> AsyncGenerator[list[StoredHeader], None]:
+    """The headers of the same batches, some at a time: bodies are neither copied nor opened.
+
+    The entries are verified all the same (INV-3). Raises as `scan`.
+    """
+    async with aclosing(_runs(reader, segment, start_offset, visible_end)) as runs:
+        async for run in runs:
+            yield [StoredHeader(entry_id, header) for entry_id, header, _ in run]
+
+
+async def _runs(
+    reader: SegmentReader, segment: Segment, start_offset: int, visible_end: int
+) -> AsyncGenerator[list[tuple[EntryId, BatchHeader, memoryview]], None]:
+    """The batches of each piece that was read; payloads are views of it."""
     if not segment.closed and visible_end <= max(start_offset, segment.base_offset):
         return
     last = segment.last_entry if segment.closed else await reader.last_add_confirmed()
     position = await start_entry(reader, segment, start_offset, last)
+    until = None if segment.closed else visible_end  # nobody may see more yet (A3)
     while True:
         async with aclosing(entry_runs(reader, position, last)) as runs:
             async for first, entries in runs:
-                for entry_id, entry in enumerate(entries, first):
-                    payload = payload_view(entry)
-                    if not is_batch(payload):
-                        continue
-                    header = decode_header(payload)
-                    if not segment.closed and header.base_offset >= visible_end:
-                        return  # nobody may see it yet (A3)
-                    if header.next_offset > start_offset:
-                        yield StoredBatch(segment.ledger_id, EntryId(entry_id), bytes(payload))
-                    if not segment.closed and header.next_offset >= visible_end:
-                        return
+                found, ended = _batches_of(first, entries, start_offset, until)
+                if found:
+                    yield found
+                if ended:
+                    return
         if segment.closed:
             return
         position = EntryId(last + 1)
         last = await _confirmed_beyond(reader, last, segment, visible_end)
+
+
+def _batches_of(
+    first: EntryId, entries: Sequence[Buffer], start_offset: int, until: int | None
+) -> tuple[list[tuple[EntryId, BatchHeader, memoryview]], bool]:
+    """The batches among some entries that reach `start_offset`, and whether `until` is reached."""
+    found: list[tuple[EntryId, BatchHeader, memoryview]] = []
+    for entry_id, entry in enumerate(entries, first):
+        payload = payload_view(entry)
+        if not is_batch(payload):
+            continue
+        header = decode_header(payload)
+        if until is not None and header.base_offset >= until:
+            return found, True
+        if header.next_offset > start_offset:
+            found.append((EntryId(entry_id), header, payload))
+        if until is not None and header.next_offset >= until:
+            return found, True
+    return found, False
 
 
 async def start_entry(

@@ -10,8 +10,8 @@ from octavo.client.segments import scan as scanning
 from octavo.client.segments.footers import read_footer
 from octavo.client.segments.index import SparseIndex
 from octavo.client.segments.pieces import entry_runs, first_batch, payloads, read_entry
-from octavo.client.segments.reader import open_described
-from octavo.client.segments.scan import scan, start_entry
+from octavo.client.segments.reader import DescribedLedgers
+from octavo.client.segments.scan import scan, scan_headers, start_entry
 from octavo.proto.batch import decode_header
 from octavo.proto.segment_entries import SegmentFigures, encode_footer, encode_mark
 from octavo.proto.segments import Segment
@@ -219,5 +219,35 @@ async def test_a_damaged_footer_is_none_and_a_lost_one_is_an_error() -> None:
 
 
 async def test_a_record_that_is_none_opens_no_reader() -> None:
+    ledgers = DescribedLedgers({}, "test")
     with pytest.raises(MetadataCorrupt):
-        open_described(Segment(LedgerId(1), 0, ledger_record=b"junk"), {}, "test")
+        ledgers.open(Segment(LedgerId(1), 0, ledger_record=b"junk"))
+    await ledgers.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(("start", "end"), [(0, 40), (5, 22), (17, 40), (39, 40), (8, 8)])
+async def test_headers_are_those_of_the_batches_of_a_scan(
+    start: int, end: int, closed: bool
+) -> None:
+    world = ten()
+    segment = world.segment(closed=closed)
+    whole = [(s.entry_id, decode_header(s.batch)) async for s in scan(world, segment, start, end)]
+    headers = [one async for some in scan_headers(world, segment, start, end) for one in some]
+    assert headers == whole
+
+
+async def test_headers_wait_for_what_was_acknowledged() -> None:
+    world = ten()
+    world.lac, world.later = 4, [4, 8, 10]
+    segment = world.segment(closed=False)
+    found = [one.header async for some in scan_headers(world, segment, 0, 40) for one in some]
+    assert [header.base_offset for header in found] == list(range(0, 40, 4))
+
+
+async def test_headers_of_what_cannot_be_read_are_an_error() -> None:
+    world = ten()
+    world.broken[5] = ReadUnknown
+    with pytest.raises(ReadUnknown):
+        async for _ in scan_headers(world, world.segment(closed=True), 0, 40):
+            pass
