@@ -167,8 +167,19 @@ class StreamCore:
                 first, readable = self._readable(view, first)
                 if readable < last:
                     self._beyond(view, last)
-                found += cut(view, first, min(last, readable), self._read.fail_on_data_loss)
+                found += self._pieces(view, first, min(last, readable))
         return divide(found, self._read)
+
+    def _pieces(self, view: PartitionView, first: int, end: int) -> list[Split]:
+        hole = view.hole
+        if hole is not None and first < hole[1] and hole[0] < end:
+            self._lost(
+                f"offsets {hole[0]} to {hole[1] - 1} of {view.topic}-{view.partition} were removed "
+                "before they were exported",
+                _place(view),
+                hole[0],
+            )
+        return cut(view, first, end, fail_on_data_loss=False)
 
     def _exists(self, place: Place) -> bool:
         return self._frozen is None or place in self._frozen
@@ -192,6 +203,8 @@ class StreamCore:
                     hint="what was left in it is lost: set failOnDataLoss=false to go on with the "
                     "other topics",
                 )
+            else:
+                self._warn((topic, -1), f"topic {topic!r} of this stream does not exist any more")
 
     def _readable(self, view: PartitionView, first: int) -> tuple[int, int]:
         """What is there of the offsets from `first` on; the rest is an error, or logged."""
@@ -217,9 +230,7 @@ class StreamCore:
 
     def _lost(self, what: str, place: Place, offset: int) -> None:
         if not self._read.fail_on_data_loss:
-            if self._warned.get(place) != what:
-                _log.warning("%s; the stream goes on (failOnDataLoss=false)", what)
-            self._warned[place] = what
+            self._warn(place, what)
             return
         raise OffsetOutOfRange(
             what,
@@ -229,6 +240,12 @@ class StreamCore:
             partition=place[1],
             offset=offset,
         )
+
+    def _warn(self, place: Place, what: str) -> None:
+        """Log it, but not at each of a hundred triggers a second."""
+        if self._warned.get(place) != what:
+            _log.warning("%s; the stream goes on (failOnDataLoss=false)", what)
+        self._warned[place] = what
 
 
 def _place(view: PartitionView) -> Place:

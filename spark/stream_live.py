@@ -6,6 +6,7 @@ asks only for the ends of the partitions, and for segments and bookies when one 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from octavo.client.messaging import AsyncClient, TopicPartition
@@ -26,6 +27,8 @@ from octavo.spark.streaming import StreamPlanner, heads_of
 TOPICS_AGE_S = 1.0
 """How old the list of topics and partitions may be that a trigger goes by. Records are never late
 for it: a new partition is found this much later."""
+TOPICS_PARALLEL = 16
+"""Topics whose ends are asked for at once."""
 ENDS_TIMEOUT_S = 30.0
 """For the ends of one topic; a query ends with an error when brokers are away for longer."""
 ENDS_ATTEMPT_S = 5.0
@@ -108,9 +111,15 @@ class ClusterWorld:
         if self._topics_s is None or now_s - self._topics_s >= TOPICS_AGE_S:
             self._topics = await self._subscribed(client)
             self._topics_s = now_s
+        gate = asyncio.Semaphore(TOPICS_PARALLEL)
+
+        async def ends_of(topic: str) -> dict[int, int | None]:
+            async with gate:
+                return await self._ends(client, topic)
+
+        names = list(self._topics)
         found: dict[str, Head] = {}
-        for topic in list(self._topics):
-            ends = await self._ends(client, topic)
+        for topic, ends in zip(names, await asyncio.gather(*map(ends_of, names)), strict=True):
             if topic in self._topics:
                 topic_id, partitions = self._topics[topic]
                 known = {one: end for one in partitions if (end := ends.get(one)) is not None}

@@ -30,9 +30,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WORD = re.compile(r"\w+")
 USED_FROM_OUTSIDE = re.compile(
     r"test_|visit_|do_|seekable$|__\w+__$|on_|connection_|data_received|eof_received|pause_writing"
-    r"|resume_writing|buffer_updated|get_buffer"
+    r"|resume_writing|buffer_updated|get_buffer|streamReader$|initialOffset$|latestOffset$"
+    r"|reportLatestOffset$|getDefaultReadLimit$|prepareForTriggerAvailableNow$"
 )
-"""Names that a library calls by themselves: pytest, asyncio's protocols, signal handlers."""
+"""Names that a library calls by themselves: pytest, asyncio's protocols, signal handlers, Spark."""
 
 
 def dead_declarations(sources: list[Source], other_texts: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +130,7 @@ def history(
         subscribePattern="t.*",
         startingOffsets="earliest",
         failOnDataLoss="false",
-        **given_options,
+        **cast("Any", given_options),
     )
     engine.trigger()
     for what, first, second in steps:
