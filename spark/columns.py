@@ -60,7 +60,7 @@ def columns_of_headers(
     made: list[pa.Array] = []
     for name in columns:
         if name in same:
-            made.append(_constant(same[name], TYPES[name], count))
+            made.append(constant(same[name], name, count))
         elif name == "offset":
             made.append(pa.concat_arrays(list(_offset_ranges(runs))))
         else:
@@ -88,7 +88,7 @@ def offset_range(first: int, end: int) -> pa.Array:
 def _of_header(name: str, run: HeaderRun) -> pa.Array:
     header, count = run.header, run.end - run.first
     if name not in ("batchIndex", "sequence"):
-        return _constant(_of_batch(name, header, run.entry_id), TYPES[name], count)
+        return constant(_of_batch(name, header, run.entry_id), name, count)
     index = offset_range(run.first - header.base_offset, run.end - header.base_offset)
     return _by_index(name, index, header)
 
@@ -139,7 +139,7 @@ def _column(
         return _by_index(name, pc.subtract(rows.column("offset"), header.base_offset), header)
     same = {"topic": topic, "partition": partition, "ledgerId": stored.ledger_id}
     value = same[name] if name in same else _of_batch(name, header, stored.entry_id)
-    return _constant(value, TYPES[name], count)
+    return constant(value, name, count)
 
 
 def _by_index(name: str, index: pa.Array, header: BatchHeader) -> pa.Array:
@@ -162,8 +162,9 @@ def _of_batch(name: str, header: BatchHeader, entry_id: int) -> object:
     return f"{header.producer_id}:{header.producer_epoch}" if header.producer_id >= 0 else None
 
 
-def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+def constant(value: object, name: str, count: int) -> pa.Array:
+    """A column that is the same in some rows."""
+    return pa.repeat(pa.scalar(value, TYPES[name]), count)
 
 
 def int_at(column: pa.Array, index: int) -> int:

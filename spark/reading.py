@@ -22,6 +22,7 @@ from octavo.spark.columns import (
     HeaderRun,
     arrow_schema,
     columns_of_headers,
+    constant,
     int_at,
     is_control,
     offset_range,
@@ -149,14 +150,15 @@ _OF_PLACE = frozenset({"topic", "partition", "offset"})
 
 
 def _rows_of_manifest(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    same: dict[str, object] = {"topic": split.topic, "partition": split.partition}
     for first in range(split.first, split.end, NARROW_ROWS):
         end = min(first + NARROW_ROWS, split.end)
-        made: dict[str, Callable[[], pa.Array]] = {
-            "topic": lambda n=end - first: pa.repeat(pa.scalar(split.topic, pa.string()), n),
-            "partition": lambda n=end - first: pa.repeat(pa.scalar(split.partition, pa.int32()), n),
-            "offset": lambda a=first, b=end: offset_range(a, b),
-        }
-        arrays = [made[name]() for name in columns]
+        arrays = [
+            offset_range(first, end)
+            if name == "offset"
+            else constant(same[name], name, end - first)
+            for name in columns
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -248,7 +249,7 @@ async def test_a_forked_child_makes_its_own_connections(monkeypatch: pytest.Monk
     kept = WorkerConnections("test")
     async with kept.of({"bookie-1": "h:1"}) as parents:
         pass
-    monkeypatch.setattr(worker_connections.os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     async with kept.of({"bookie-1": "h:1"}) as own:
         assert own is not parents
 
