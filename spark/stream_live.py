@@ -76,12 +76,11 @@ class ClusterWorld:
         return self._find(view, time_ms)
 
     def publish(self, group: str, positions: Positions) -> None:
-        """Store the positions of topics whose id is known as what a group has committed."""
+        """Store positions as what a group has committed."""
         offsets = {
             TopicPartition(topic, partition): offset
             for topic, inner in positions.next_offsets.items()
             for partition, offset in inner.items()
-            if topic in positions.topic_ids
         }
 
         async def store() -> None:

@@ -159,8 +159,14 @@ class StreamPlanner:
             self._planned = (end, found)
         if self._progress is not None:
             last = self._core.is_frozen and end == position
-            self._progress.at(position, now_s, last=last)
+            self._progress.at(self._subscribed(position), now_s, last=last)
         return start if end == position else end.to_json()
+
+    def _subscribed(self, position: Positions) -> Positions:
+        """Without topics that are gone, or not read any more: a group cannot show those."""
+        ids = {topic: head.topic_id for topic, head in self._heads.items()}
+        there = {topic: inner for topic, inner in position.next_offsets.items() if topic in ids}
+        return Positions(there, {topic: ids[topic] for topic in there})
 
     def reported(self) -> Json | None:
         """The ends of all partitions at the last trigger, for the progress of the query."""

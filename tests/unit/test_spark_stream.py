@@ -559,6 +559,25 @@ def test_a_group_that_cannot_be_told_now_is_told_later(caplog: pytest.LogCapture
     assert engine.delivered == {("orders", 0): list(range(100))}
 
 
+def test_a_group_is_not_told_of_topics_that_are_gone() -> None:
+    """Their offsets stay in the checkpoint; a coordinator refuses them."""
+    shown: list[Positions] = []
+
+    class Shown(Told):
+        def publish(self, group: str, positions: Positions) -> None:
+            shown.append(positions)
+
+    topics = world(orders=10, ordinary=10)
+    engine = Shown().engine(topics, subscribePattern="ord.*", failOnDataLoss="false")
+    engine.run_dry()
+    del topics.topics["ordinary"]
+    engine.clock.advance(1.0)
+    engine.trigger()
+    assert shown[-1].next_offsets == {"orders": {0: 10}}
+    assert shown[-1].topic_ids.keys() == {"orders"}
+    assert engine.position["ordinary"] == {"0": 10}
+
+
 def test_a_group_that_has_members_from_the_start_ends_the_query() -> None:
     told = Told()
     told.refusal = NonEmptyGroup("group 'g' has 2 members")
