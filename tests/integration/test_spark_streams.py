@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from octavo.runtime.errors import InconsistentTopicId, OffsetOutOfRange, UnknownTopic
+from octavo.spark import stream_live
 from octavo.spark.export import export_topic
 from octavo.spark.options import StreamOptions
 from octavo.spark.stream_live import ClusterWorld
@@ -194,8 +195,9 @@ def test_a_group_shows_where_the_stream_is(topic: Topic) -> None:
         assert lag.members == 0
 
 
-def test_topics_that_come_and_go(topic: Topic) -> None:
+def test_topics_that_come_and_go(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern finds a new one; one that is gone, or another by now, is told at once."""
+    monkeypatch.setattr(stream_live, "TOPICS_AGE_S", 0.1)
     prefix = f"{topic.name}-p"
     admin = topic.client.admin
     other = Topic(topic.client, topic.bootstrap, f"{prefix}1")
@@ -207,7 +209,7 @@ def test_topics_that_come_and_go(topic: Topic) -> None:
         admin.create_topic(other.name)
         other.produce(numbered(7))
         while not stream.engine.delivered.get((other.name, 0)):
-            stream.engine.trigger()  # within TOPICS_AGE_S
+            stream.engine.trigger()
         assert stream.offsets() == list(range(10))
         admin.delete_topic(other.name)
         with pytest.raises(UnknownTopic, match="of this stream"):
