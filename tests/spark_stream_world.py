@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from octavo.proto.segments import Segment
 from octavo.runtime.clock import ManualClock
@@ -170,3 +170,15 @@ class Engine:
             if not self.trigger():
                 return count
         raise AssertionError("the stream never comes to an end")
+
+
+def world(**ends: int) -> StreamTopics:
+    """One partition of each named topic with so many records."""
+    made = StreamTopics()
+    for name, end in (ends or {"orders": 100}).items():
+        made.create(name).ends[0] = end
+    return made
+
+
+def earliest(topics: StreamTopics, **given: str) -> Engine:
+    return Engine(topics, **cast("dict[str, Any]", {"startingOffsets": "earliest", **given}))
