@@ -249,8 +249,9 @@ class Auditor:
             await self._repairs.mark(RepairMark(ledger_id, lost, copies.short or grows))
         elif copies.unknown:
             seen.unchecked += 1
-        elif seen.fleet.is_whole and seen.fleet.crowded(record, self._rule):
-            await self._repairs.mark(RepairMark(ledger_id, short=True))  # nothing is missing
+        elif seen.fleet.crowded(record, self._rule):
+            if seen.fleet.is_whole:  # what is missing comes first
+                await self._repairs.mark(RepairMark(ledger_id, short=True))
         elif record.degraded and not record.closed_for_good:
             seen.growing += 1  # its writer goes on in another one soon; then it can grow
         elif record.closed_for_good:

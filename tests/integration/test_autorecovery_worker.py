@@ -4,19 +4,23 @@ what it copies, when it changes a record, and when it leaves everything as it wa
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 
+from octavo.client.autorecovery.auditor import Auditor
 from octavo.client.autorecovery.fleet_reader import FleetReader
+from octavo.client.autorecovery.replica_check import ReplicaCheck
 from octavo.client.autorecovery.settings import RepairSettings
 from octavo.client.autorecovery.worker import Attempt, LedgerRepairer
+from octavo.client.ledger.calls import BookieCalls
 from octavo.client.ledger.client import LedgerClient
-from octavo.metadata.bookies import CookieCatalog
+from octavo.metadata.bookies import Cookie, CookieCatalog
 from octavo.metadata.ledgers import LedgerState, Quorum, VersionedLedger
-from octavo.metadata.repairs import RepairCatalog, RepairMark
+from octavo.metadata.repairs import AuditReport, RepairCatalog, RepairMark
 from octavo.proto.bookie_wire import FrameType, Status
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
@@ -338,6 +342,56 @@ async def test_a10_copies_that_lie_side_by_side_move_apart_and_no_further(
     await scene.mark()
     assert (await scene.attempt()).whole
     assert (await scene.record()).version == version, "there is no better place"
+
+
+async def test_a10_an_auditor_marks_copies_that_could_lie_apart_and_calls_none_missing(
+    ledgers: FakeCluster,
+) -> None:
+    """While a bookie is away nothing is moved: what it may lack comes first."""
+    client = await ledgers.client()
+    writer = await client.create_ledger(Quorum(3, 3, 2), {})
+    await writer.append(b"x")
+    await writer.close()
+    scene = _scene_of(ledgers, client, writer.ledger_id, 0.0)
+    store = ledgers.stores[0]
+    cookies = CookieCatalog(store, ledgers.paths, clock=CLOCK, entropy=SystemEntropy())
+    gone = Cookie("gone", await cookies.cluster_id(), uuid.uuid4())
+    auditor = Auditor(
+        client.catalog,
+        scene.repairs,
+        FleetReader(store, cookies, client.directory, scene.repairs),
+        ReplicaCheck(BookieCalls(client.pool), timeout_s=5.0, clock=CLOCK),
+        settings=RepairSettings(fleet_poll_s=0.02, audit_interval_s=0.05, audit_recheck_s=0.05),
+        rule=client.config.domain_rule,
+        name="auditor",
+        nonce=b"auditor",
+        clock=CLOCK,
+    )
+
+    async def looks() -> AuditReport:
+        before = auditor.report
+        await until(lambda: auditor.report is not None and auditor.report is not before)
+        assert auditor.report is not None
+        return auditor.report
+
+    task = asyncio.create_task(auditor.run())
+    try:
+        await looks()
+        assert await scene.repairs.read(scene.ledger_id) is None, "there is no better place"
+        kept = await cookies.create_cookie(gone)
+        await ledgers.add_bookie(domain="r1")
+        await until(lambda: len(client.directory.live()) == 4)
+        for _ in range(2):
+            await looks()
+        assert await scene.repairs.read(scene.ledger_id) is None, "a bookie is away"
+        await cookies.delete_cookie(kept)
+        async with asyncio.timeout(10):
+            while await scene.repairs.read(scene.ledger_id) is None:
+                report = await looks()
+                assert (report.short, report.unchecked) == (0, 0)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.mark.parametrize("frame", [FrameType.LIST_ENTRIES, FrameType.ADD, FrameType.READ])
