@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -79,8 +79,13 @@ async def broker(spans: Spans) -> AsyncIterator[RawClient]:
         yield await made.broker("broker-1", tracing=True, **cast("dict[str, Any]", QUICK))
 
 
+def context_of(span: ReadableSpan) -> trace.SpanContext:
+    assert span.context is not None
+    return span.context
+
+
 def traceparent(span: ReadableSpan) -> str:
-    context = span.context
+    context = context_of(span)
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
@@ -92,8 +97,8 @@ def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
     found = child.parent
     return (
         found is not None
-        and found.span_id == parent.context.span_id
-        and child.context.trace_id == parent.context.trace_id
+        and found.span_id == context_of(parent).span_id
+        and context_of(child).trace_id == context_of(parent).trace_id
     )
 
 
@@ -126,7 +131,7 @@ async def test_f171_one_trace_from_the_sender_over_the_broker_to_who_processes(
     assert is_child(send, order)
     assert is_child(append, send)
     assert is_child(process, send)
-    assert [link.context.span_id for link in process.links] == [send.context.span_id]
+    assert [link.context.span_id for link in process.links] == [context_of(send).span_id]
     assert headers_of(record) == {"a": b"1", "traceparent": traceparent(send).encode()}
     assert (send.kind, append.kind, process.kind) == (
         trace.SpanKind.PRODUCER,
@@ -146,7 +151,7 @@ async def test_f171_one_trace_from_the_sender_over_the_broker_to_who_processes(
     receive = spans.one("receive orders")
     assert receive.kind is trace.SpanKind.CLIENT
     assert attributes(receive)["messaging.batch.message_count"] == 1
-    assert [link.context.span_id for link in receive.links] == [send.context.span_id]
+    assert [link.context.span_id for link in receive.links] == [context_of(send).span_id]
     assert receive.start_time is not None
     assert receive.end_time is not None
     assert receive.start_time <= receive.end_time
@@ -189,7 +194,7 @@ async def test_every_way_to_send_has_one_span_and_carries_its_context(
     receives = spans.all("receive orders")
     assert sum(int(str(attributes(one)["messaging.batch.message_count"])) for one in receives) == 7
     links = [link.context.span_id for one in receives for link in one.links]
-    assert list(dict.fromkeys(links)) == [one.context.span_id for one in sends[:3]]
+    assert list(dict.fromkeys(links)) == [context_of(one).span_id for one in sends[:3]]
 
 
 async def test_ids_and_contexts_go_together(broker: RawClient, spans: Spans) -> None:
@@ -343,7 +348,7 @@ class Log(logging.Handler):
 
 
 @contextmanager
-def logged() -> Iterator[Log]:
+def logged() -> Generator[Log]:
     """Ours alone, so that records are handed to it as to a server's."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level

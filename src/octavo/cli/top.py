@@ -174,7 +174,7 @@ class Looks:
         admin = self._client.admin
         brokers = self._asked("brokers", lambda left: admin.list_brokers(timeout=left))
         health = self._asked("bookies", lambda left: admin.cluster_health(timeout=left))
-        disks = {} if health is None else self._asked_disks(health.bookies)
+        disks = self._asked_disks(() if health is None else health.bookies)
         topics = self._asked("topics", lambda left: admin.list_topics(timeout=left))
         groups = self._groups()
         nothing = brokers is None and health is None and topics is None and groups is None
@@ -206,10 +206,13 @@ class Looks:
         # Imported here: loads gRPC.
         from octavo.cli.top_disks import DiskWatch
 
+        found: dict[str, Disk] = {}
+        if not bookies:
+            return found
         left_s = self._end_s - time.monotonic()
         if left_s < LEFT_S_MIN:
             self._missing.append("disks: no time was left")
-            return {}
+            return found
         self._disks = self._disks or DiskWatch()
         found = self._disks.look(bookies, left_s)
         silent = [one.bookie_id for one in bookies if one.bookie_id not in found]
