@@ -80,8 +80,9 @@ async def broker(spans: Spans) -> AsyncIterator[RawClient]:
 
 
 def context_of(span: ReadableSpan) -> trace.SpanContext:
-    assert span.context is not None
-    return span.context
+    context: trace.SpanContext | None = span.context
+    assert context is not None
+    return context
 
 
 def traceparent(span: ReadableSpan) -> str:
