@@ -1,4 +1,4 @@
-"""Batches that lose records, and batches whose records all have keys (design.md §3, spec K1, K8).
+"""Batches that lose records (design.md §3, spec K8).
 
 What is left of a batch keeps its place: base and last offset, producer and sequence, append time
 and owner epoch. Offsets stay; those that went are gaps. Body layout: see `octavo.proto.batch`, flag
@@ -13,35 +13,15 @@ import pyarrow.compute as pc
 from octavo.proto.batch import (
     BatchFlags,
     BatchHeader,
-    body_of,
-    full_validity,
     stamp,
 )
 from octavo.proto.batch_arrow import encode_arrow, join_arrow
 from octavo.runtime.checksum import Buffer
-from octavo.runtime.errors import CorruptBatch, MessageTooLarge
+from octavo.runtime.errors import MessageTooLarge
 
 KEPT_FLAGS = BatchFlags.TRANSACTIONAL | BatchFlags.APPEND_TIME
 SEQUENCES = 1 << 31
 """Sequence numbers wrap behind 2147483647 (I1)."""
-
-
-def first_without_key(batch: Buffer, header: BatchHeader) -> int | None:
-    """The place in a verified batch of its first record whose key is null; None: all have one.
-
-    Decompresses the body, and looks at one bit of each record. Raises CorruptBatch.
-    """
-    count = header.record_count
-    body = body_of(batch, header)
-    start, size = 8 * count, (count + 7) // 8
-    bitmap = bytes(body[start : start + size])
-    if len(bitmap) < size:
-        raise CorruptBatch("batch body ends inside a buffer")
-    valid = full_validity(count)[:size]
-    if bitmap == valid:
-        return None
-    missing = int.from_bytes(valid, "little") & ~int.from_bytes(bitmap, "little")
-    return (missing & -missing).bit_length() - 1 if missing else None
 
 
 def without_records(batch: Buffer, header: BatchHeader, keep: pa.Array) -> list[bytes]:

@@ -1,13 +1,14 @@
 """What a broker does with the few batches that it opens, because their topic asks for it. Pure.
 
-Another codec (F039), or a look at the producer's times (X23). See `octavo.proto.batch`.
+Another codec (F039), a look at the producer's times (X23), or at the keys (K1). Without Arrow, for
+what a broker loads when it starts takes time. See `octavo.proto.batch`.
 """
 
 from __future__ import annotations
 
 from array import array
 
-from octavo.proto.batch import BatchHeader, body_of, seal, verify
+from octavo.proto.batch import BatchHeader, body_of, full_validity, seal, verify
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptBatch
 
@@ -45,3 +46,21 @@ def create_times(batch: Buffer, header: BatchHeader) -> array[int]:
     times = array("q")
     times.frombytes(body[:size_bytes])
     return times
+
+
+def first_without_key(batch: Buffer, header: BatchHeader) -> int | None:
+    """The place in a verified batch of its first record whose key is null; None: all have one.
+
+    Decompresses the body, and looks at one bit of each record. Raises CorruptBatch.
+    """
+    count = header.record_count
+    body = body_of(batch, header)
+    start, size = 8 * count, (count + 7) // 8
+    bitmap = bytes(body[start : start + size])
+    if len(bitmap) < size:
+        raise CorruptBatch("batch body ends inside a buffer")
+    valid = full_validity(count)[:size]
+    if bitmap == valid:
+        return None
+    missing = int.from_bytes(valid, "little") & ~int.from_bytes(bitmap, "little")
+    return (missing & -missing).bit_length() - 1 if missing else None

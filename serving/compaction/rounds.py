@@ -7,20 +7,23 @@ setting says, never two over one partition; who asks for one waits for its turn 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvalidRequest, OctavoError, Throttled
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
-from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
 from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule, Dirtiness, cleanable, dirtiness
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
+
+if TYPE_CHECKING:
+    from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
 
 REQUESTS_MAX = 100
 """Requests to compact that wait at one broker; beyond it THROTTLED."""
@@ -151,8 +154,9 @@ class CompactionRounds:
         removed = 0
         try:
             async with lock, self._gate:
+                cleaner = await asyncio.to_thread(_cleaner_class)
                 while True:
-                    report = await self._cleaner(shell).run()
+                    report = await self._begin(cleaner, shell).run()
                     removed += report.records_removed
                     self.passes += 1
                     self.records_removed += report.records_removed
@@ -162,8 +166,8 @@ class CompactionRounds:
             if not lock.locked():
                 self._locks.pop(shell, None)
 
-    def _cleaner(self, shell: PartitionShell) -> PartitionCleaner:
-        return PartitionCleaner(
+    def _begin(self, cleaner: type[PartitionCleaner], shell: PartitionShell) -> PartitionCleaner:
+        return cleaner(
             shell.rewrites,
             CompactionRule.of(shell.settings),
             backend=self._backend,
@@ -172,3 +176,10 @@ class CompactionRounds:
             pace=self._pace,
             clock=self._clock,
         )
+
+
+def _cleaner_class() -> type[PartitionCleaner]:
+    """Loads Arrow, which takes 0.3 s: not when a broker starts, and not on its loop."""
+    module = import_module("octavo.serving.compaction.cleaner")
+    found: type[PartitionCleaner] = module.PartitionCleaner
+    return found

@@ -16,9 +16,8 @@ from octavo.proto.batch import (
     RECORD_ENVELOPE_BYTES,
     BatchHeader,
 )
-from octavo.proto.compacted import first_without_key
 from octavo.proto.dedup_ids import is_marked
-from octavo.proto.opened_batches import create_times
+from octavo.proto.opened_batches import create_times, first_without_key
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import (
     InvalidRecord,

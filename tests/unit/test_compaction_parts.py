@@ -19,8 +19,9 @@ from octavo.metadata.partition_record import (
 )
 from octavo.proto import batch as batches
 from octavo.proto.batch import decode_rows, encode, stamp, verify
-from octavo.proto.compacted import first_without_key, without_records
+from octavo.proto.compacted import without_records
 from octavo.proto.compression import Codec
+from octavo.proto.opened_batches import first_without_key
 from octavo.proto.segments import Segment
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.errors import InvariantViolation, MetadataCorrupt, UnsupportedVersion

@@ -29,6 +29,12 @@ def test_the_sdk_loads_neither_arrow_nor_server_parts() -> None:
     assert loaded_after("from octavo import Client, AsyncClient", names) == []
 
 
+def test_a_server_that_starts_loads_no_arrow() -> None:
+    """Brokers are started by failures, too: Arrow and numpy were a third of what a start costs."""
+    code = "import octavo.serving.process, octavo.bookie.process, octavo.supervisor.serve"
+    assert loaded_after(code, ("pyarrow", "numpy", "pandas", "pyspark")) == []
+
+
 def test_public_names_are_sorted_and_exist() -> None:
     for module in (octavo, messaging):
         assert list(module.__all__) == sorted(module.__all__)

@@ -7,6 +7,7 @@ import pathlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -361,7 +362,7 @@ class BeforeManyKeys(EmbeddedMetadataServer):
     many = 0
 
     def _run(
-        self, session: embedded_server._Session, message: wire.ClientMessage
+        self, session: Any, message: wire.ClientMessage
     ) -> tuple[wire.ServerMessage, list[str]]:
         if message.WhichOneof("operation") == "get_many":
             self.many += 1
