@@ -159,14 +159,15 @@ class BrokerConfig(FrozenSettings):
     """Connections of clients and other brokers; more are closed at once. Fewer when the process may
     not open so many files."""
     client_bytes_in_per_s: int = Field(default=0, ge=0)
-    """What each client id may send to this broker, over all of its streams; 0: as much as it can. A
-    client with a quota of its own (`octavo quotas set`) goes by that."""
+    """What each client id may send to this broker, over all of its streams; 0: no limit. A client
+    with a quota of its own (`octavo quotas set`) goes by that."""
     client_bytes_out_per_s: int = Field(default=0, ge=0)
     """The same for what it reads."""
     client_requests_per_s: int = Field(default=0, ge=0)
-    """The same for messages on its produce and fetch streams."""
+    """The same for messages on its produce and fetch streams and for its other calls; heartbeats of
+    members and claims of exclusive writers do not count."""
     client_connections_max: int = Field(default=0, ge=0)
-    """Connections with such streams that one client id may have; 0: any number."""
+    """Connections with such streams that one client id may have; 0: no limit."""
     connection_pending_batches: int = Field(default=1_000, ge=1)
     """BP-3: above it the produce stream is not read."""
     produce_bytes_in_flight: int = Field(default=256 * _MIB, ge=8 * _MIB)

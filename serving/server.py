@@ -57,6 +57,7 @@ from octavo.serving.readiness import Readiness
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
 from octavo.serving.services.cluster import ClusterService
+from octavo.serving.services.counted import CountedCalls
 from octavo.serving.services.finding import FindingService
 from octavo.serving.services.fleet import FleetService
 from octavo.serving.services.groups import GroupService
@@ -289,15 +290,12 @@ class BrokerServer:
         )
         await self._ownership.start()
         measured = self._request_times.measured
-        handlers = {
-            name: handler
-            for service in self._services(self._ownership, cluster_id)
-            for name, handler in measured(SERVICE, service.handlers()).items()
-        }
+        counted = CountedCalls(self._streams.quotas, self._clock).of
+        handlers = measured(SERVICE, counted(*self._services(self._ownership, cluster_id)))
         peers = PeerService(
             member.standing, self._ownership, self._ahead, self._group_lag.ends, self._clock
         )
-        groups = measured(GROUP_SERVICE, self._group_service.handlers())
+        groups = measured(GROUP_SERVICE, counted(self._group_service))
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),

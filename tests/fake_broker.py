@@ -342,10 +342,10 @@ class FakeBroker(FakeQuotas, FakeSinks, BrokerServicer):
 
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
         self.metadata_requests += 1
+        context.set_trailing_metadata(self.faults.call_metadata())
         await self.faults.release_metadata.wait()
-        names = request.topics
         topics: list[pb.TopicInfo] = []
-        for name in names:
+        for name in request.topics:
             if self.cluster.auto_topics and name not in self.cluster.topics:
                 self.cluster.create(name)
             found = self.cluster.topics.get(name)

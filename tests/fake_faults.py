@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from octavo.proto.client_ids import THROTTLE_MS_KEY
 from octavo.runtime.errors import OctavoError
 
 
@@ -30,6 +31,8 @@ class Faults:
     """Flip a byte in the first batch of the next fetches that return data."""
     throttle_ms: int = 0
     """The next reply on a stream asks for a pause of so long (X24)."""
+    call_throttle_ms: int = 0
+    """The next answer about metadata asks for a pause of so long (X24)."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     """Produce requests wait while it is clear."""
     release_metadata: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,6 +49,11 @@ class Faults:
         gates = (self.release_metadata, self.release_lookups, self.release_changes)
         for event in (self.hold, *gates, self.release_claims):
             event.set()
+
+    def call_metadata(self) -> tuple[tuple[str, str], ...]:
+        """What comes behind an answer about metadata."""
+        told, self.call_throttle_ms = self.call_throttle_ms, 0
+        return ((THROTTLE_MS_KEY, str(told)),) if told else ()
 
     def throttled_ms(self) -> int:
         """The pause of this reply."""

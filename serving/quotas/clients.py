@@ -1,7 +1,7 @@
 """The clients of one broker, by client id, and what their quotas say (X24, S19). Pure.
 
-All streams of one client id share its buckets. A quota is per broker, as in Kafka: a client that
-uses three brokers may use three times as much.
+All streams and calls of one client id share its buckets. A quota is per broker, as in Kafka: a
+client that uses three brokers may use three times as much.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from octavo.serving.quotas.buckets import TokenBucket
 PAUSE_MAX_S = 10.0
 """A stream is never left unread for longer: then what it sends is refused with THROTTLED, so that
 nobody takes the broker for dead."""
+REQUESTS_OWED_MAX_S = 2.0
+"""Of requests a client may owe so much before they are refused or held: each is told how long to
+pause, and none that pauses is kept away for ever by others of the same id which take what there
+is."""
 IDLE_CLIENTS_MAX = 10_000
 """Clients without a stream whose debts are remembered, the latest ones."""
 
@@ -75,6 +79,18 @@ class ClientUse:
             return WITHIN
         return self._noted(self._worse(self._bytes_out, BYTES_OUT, size_bytes, now_s))
 
+    def asked(self, now_s: float) -> Excess:
+        """A unary call came; raises Throttled, and counts nothing, if too much is owed already.
+
+        Then the pause is until it would be carried out: shorter than the one of whoever was.
+        """
+        if self._requests is None:
+            return WITHIN
+        beyond = self._worse(None, REQUESTS, None, now_s)
+        if beyond.seconds:
+            raise self.refusal(beyond)
+        return self._noted(self._worse(None, REQUESTS, 1, now_s))
+
     def owed_in(self, now_s: float) -> Excess:
         """What keeps the next message of batches from being read."""
         return self._worse(self._bytes_in, BYTES_IN, None, now_s)
@@ -96,7 +112,8 @@ class ClientUse:
     def _worse(
         self, bucket: TokenBucket | None, quota: str, taken: int | None, now_s: float
     ) -> Excess:
-        """Take from the bucket, and one request, or only look (None)."""
+        """Take from the bucket, and one request; or only look (None), how much is owed of the
+        bucket, and of requests beyond what may be owed."""
         found = WITHIN
         if bucket is not None:
             owed_s = bucket.owed_s(now_s) if taken is None else bucket.take(taken, now_s)
@@ -104,7 +121,10 @@ class ClientUse:
                 found = Excess(owed_s, quota)
         if self._requests is not None:
             requests = self._requests
-            owed_s = requests.owed_s(now_s) if taken is None else requests.take(1, now_s)
+            if taken is None:
+                owed_s = requests.owed_s(now_s) - REQUESTS_OWED_MAX_S
+            else:
+                owed_s = requests.take(1, now_s)
             if owed_s > found.seconds:
                 found = Excess(owed_s, REQUESTS)
         return found
@@ -149,10 +169,7 @@ class ClientQuotas:
 
     def opened(self, client_id: str, connection: str, now_s: float) -> ClientUse:
         """A stream begins on a connection; raises TooManyConnections."""
-        use = self._active.get(client_id) or self._idle.get(client_id)
-        if use is None:
-            use = ClientUse(client_id, self.throttled)
-            use.adopt(self.limits_of(client_id), now_s)
+        use = self._known(client_id) or self._new(client_id, now_s)
         most = use.limits.connections_max
         if most and connection not in use.connections and len(use.connections) >= most:
             self.throttled[CONNECTIONS] += 1
@@ -166,6 +183,32 @@ class ClientQuotas:
         use.connections[connection] = use.connections.get(connection, 0) + 1
         return use
 
+    def asked(self, client_id: str, now_s: float) -> Excess:
+        """A unary call of a client, which may have no stream; raises Throttled."""
+        use = self._known(client_id)
+        if use is None:
+            if not self.limits_of(client_id).requests_per_s:
+                return WITHIN
+            use = self._new(client_id, now_s)
+        if not use.connections:
+            self._remember(use)
+        return use.asked(now_s)
+
+    def _known(self, client_id: str) -> ClientUse | None:
+        return self._active.get(client_id) or self._idle.get(client_id)
+
+    def _new(self, client_id: str, now_s: float) -> ClientUse:
+        use = ClientUse(client_id, self.throttled)
+        use.adopt(self.limits_of(client_id), now_s)
+        return use
+
+    def _remember(self, use: ClientUse) -> None:
+        """What a client owes that has no stream, the latest IDLE_CLIENTS_MAX of them."""
+        self._idle[use.client_id] = use
+        self._idle.move_to_end(use.client_id)
+        if len(self._idle) > IDLE_CLIENTS_MAX:
+            self._idle.popitem(last=False)
+
     def closed(self, use: ClientUse, connection: str) -> None:
         """The stream ended."""
         left = use.connections[connection] - 1
@@ -175,9 +218,7 @@ class ClientQuotas:
         del use.connections[connection]
         if not use.connections:
             del self._active[use.client_id]
-            self._idle[use.client_id] = use
-            if len(self._idle) > IDLE_CLIENTS_MAX:
-                self._idle.popitem(last=False)
+            self._remember(use)
 
 
 def _bucket(found: TokenBucket | None, rate: int | None, now_s: float) -> TokenBucket | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -12,11 +13,11 @@ from octavo import AsyncClient
 from octavo.client.messaging.api.descriptions import ClientQuota
 from octavo.errors import OctavoError
 from octavo.proto import broker_pb2 as pb
-from octavo.proto import broker_pb2_grpc
-from octavo.proto.client_ids import CLIENT_ID_KEY
+from octavo.proto import broker_pb2_grpc, groups_pb2, groups_pb2_grpc
+from octavo.proto.client_ids import CLIENT_ID_KEY, throttle_ms_of
 from octavo.proto.endpoints import open_channel
 from octavo.proto.errors import from_rpc_error
-from octavo.runtime.errors import InvalidRequest, TooManyConnections
+from octavo.runtime.errors import InvalidRequest, Throttled, TooManyConnections
 from tests.serving_rig import make_batch
 from tests.serving_server import (
     Client,
@@ -115,6 +116,65 @@ async def test_x24_a_connection_too_many_is_a_typed_error_with_a_hint() -> None:
         await first.code()
 
 
+async def test_x24_unary_calls_are_told_to_pause_then_refused_but_for_what_keeps_sessions() -> None:
+    async with loopback() as cluster:
+        client = await ready(cluster)
+        await set_quota(client, requests_per_s=1)
+        told: list[int] = []
+        for _ in range(3):
+            call = client.stub.Metadata(pb.MetadataRequest(topics=["orders"]), metadata=APP)
+            assert len((await call).topics) == 1
+            told.append(throttle_ms_of(await call.trailing_metadata()))
+        assert told[0] == 0 < 500 < told[1] < told[2]
+        call = client.stub.Metadata(pb.MetadataRequest(topics=["orders"]), metadata=APP)
+        await call  # it owes less than two seconds
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.stub.ListTopics(pb.ListTopicsRequest(limit=1), metadata=APP)
+        error = from_rpc_error(caught.value, client.address)
+        assert isinstance(error, Throttled)
+        assert error.retriable
+        assert "octavo quotas set" in error.hint
+        assert int(error.details["throttle_ms"]) > 500
+        await client.stub.Metadata(pb.MetadataRequest(), metadata=APP)  # a sign of life
+        groups = groups_pb2_grpc.GroupsStub(open_channel(client.address))
+        beat = await groups.Heartbeat(groups_pb2.HeartbeatRequest(), metadata=APP)
+        assert beat.error.code == "INVALID_GROUP_ID", "it was answered, not refused"
+        found = await groups.FindCoordinator(groups_pb2.FindCoordinatorRequest(), metadata=APP)
+        assert found.partitions
+        await client.stub.Metadata(pb.MetadataRequest(topics=["orders"]))  # of another client id
+
+
+async def test_x24_calls_of_the_sdk_keep_the_rate_and_say_when_there_is_no_time_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with loopback() as cluster:
+        broker = await ready(cluster)
+        async with AsyncClient(broker.address, client_id="app") as client:
+            await client.admin.list_topics()
+            await set_quota(broker, requests_per_s=100)
+            began_s = time.monotonic()
+            with caplog.at_level(logging.WARNING, "octavo.client"):
+                for _ in range(20):
+                    await asyncio.gather(*(client.admin.list_topics() for _ in range(10)))
+            took_s = time.monotonic() - began_s
+            assert took_s > 0.8, "200 calls: a burst of a second, then the rate"
+            assert len([one for one in caplog.messages if "by its quota" in one]) == 1
+            await set_quota(broker, requests_per_s=1)
+
+            async def listed_until_refused() -> None:
+                for _ in range(9):
+                    await client.admin.list_topics(timeout=0.3)
+
+            with pytest.raises(Throttled, match="longer than this one may take") as caught:
+                await listed_until_refused()
+            assert caught.value.retriable
+            assert "octavo quotas set" in caught.value.hint
+            cluster_of = client.admin._binding.cluster()  # pyright: ignore[reportPrivateUsage]
+            groups = cluster_of.transport.groups(broker.address)
+            beat = await groups.Heartbeat(groups_pb2.HeartbeatRequest(), timeout=5)
+            assert beat.error.code == "INVALID_GROUP_ID", "members are not held up"
+
+
 async def test_x24_the_sdk_pauses_says_so_once_and_goes_by_a_change_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -124,6 +184,7 @@ async def test_x24_the_sdk_pauses_says_so_once_and_goes_by_a_change_at_once(
         async with AsyncClient(address, client_id="app") as client:
             quotas = await client.admin.list_quotas()
             assert quotas == [ClientQuota("", 0, 0, 0, 0)]
+            assert repr(quotas[0]).count("no limit") == 4, "nobody reads 0 as none at all"
             set_to = await client.admin.set_quota("app", bytes_in_per_s=200 * KB)
             assert set_to == ClientQuota("app", bytes_in_per_s=200 * KB)
             assert (await client.admin.list_quotas())[1:] == [set_to]

@@ -38,7 +38,10 @@ def test_x24_quotas_are_set_listed_and_taken_back(capsys: pytest.CaptureFixture[
     mine = none | {"bytes_in_per_s": 1000, "connections": 3, "requests_per_s": 0}
     assert rows()["app"] == mine
     assert run(["quotas", "list"]) == ExitCode.OK
-    assert "(default)" in capsys.readouterr().out
+    heading, default, app = capsys.readouterr().out.splitlines()
+    assert heading.split()[0] == "CLIENT"
+    assert default.replace("no limit", "-").split() == ["(default)", *"----"]
+    assert app.replace("no limit", "-").split() == ["app", "1000", "default", "-", "3"]
     assert run(["quotas", "unset", "app"]) == ExitCode.OK
     assert "no quotas of its own" in capsys.readouterr().err
     assert set(rows()) == {"(default)"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from octavo.metadata.quotas import QuotaLimits
 from octavo.runtime.errors import Throttled, TooManyConnections
 from octavo.serving.quotas.buckets import BURST_S, DEBT_MAX_S, OWED_MIN_S, TokenBucket
-from octavo.serving.quotas.clients import IDLE_CLIENTS_MAX, PAUSE_MAX_S, ClientQuotas, ClientUse
+from octavo.serving.quotas.clients import (
+    IDLE_CLIENTS_MAX,
+    PAUSE_MAX_S,
+    REQUESTS_OWED_MAX_S,
+    WITHIN,
+    ClientQuotas,
+    ClientUse,
+)
 
 rates = st.integers(1_000, 100_000_000)
 sizes = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=100)
@@ -122,9 +130,76 @@ def test_x24_requests_and_bytes_count_and_the_longer_pause_is_told() -> None:
     excess = use.received(5_000_000, 0.0)
     assert excess.quota == "bytes_in"
     assert math.isclose(excess.seconds, 4.0, rel_tol=1e-3)
+    for _ in range(20):
+        use.sends(1, 0.0)
     assert use.owed_out(0.0).quota == "requests"  # what it reads is another matter, messages count
+    assert math.isclose(use.owed_out(0.0).seconds, 2.2 - REQUESTS_OWED_MAX_S)
     assert isinstance(use.refusal(excess), Throttled)
     assert use.refusal(excess).details["quota"] == "bytes_in"
+
+
+def test_x24_calls_count_with_the_streams_and_are_refused_when_too_much_is_owed() -> None:
+    quotas = ClientQuotas(QuotaLimits(requests_per_s=10))
+    assert [quotas.asked("app", 0.0).pause_ms for _ in range(12)] == [*[0] * 10, 100, 200]
+    assert quotas.opened("app", "c1", 0.0).received(1, 0.0).pause_ms == 300
+    told = [quotas.asked("app", 0.0).pause_ms for _ in range(18)]
+    assert told[-1] == REQUESTS_OWED_MAX_S * 1000 + 100
+    for _ in range(3):  # what is refused does not count
+        with pytest.raises(Throttled) as caught:
+            quotas.asked("app", 0.0)
+        assert caught.value.details["quota"] == "requests"
+        assert caught.value.details["throttle_ms"] in (100, 101)  # of a sum of tenths
+    assert quotas.opened("app", "c1", 0.0).owed_in(0.0).pause_ms in (100, 101)
+    assert quotas.asked("other", 0.0).pause_ms == 0
+    assert quotas.asked("app", 2.1).pause_ms == 100
+    assert quotas.throttled["requests"] == 25
+
+
+def test_x24_calls_of_clients_without_a_quota_leave_no_trace_and_others_are_bounded() -> None:
+    quotas = ClientQuotas(QuotaLimits(bytes_in_per_s=1))
+    for number in range(20):
+        assert quotas.asked(f"client-{number}", 0.0) is WITHIN
+    assert not quotas._idle  # pyright: ignore[reportPrivateUsage]
+    quotas = ClientQuotas(QuotaLimits(requests_per_s=1))
+    for client_id in ("app", "app", *(f"client-{n}" for n in range(IDLE_CLIENTS_MAX - 1)), "app"):
+        quotas.asked(client_id, 0.0)
+    quotas.asked("new", 0.0)
+    assert len(quotas._idle) == IDLE_CLIENTS_MAX  # pyright: ignore[reportPrivateUsage]
+    assert quotas.asked("app", 0.0).pause_ms == 3_000, "it asked of late, so it is remembered"
+    assert quotas.asked("client-0", 0.0).pause_ms == 0
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 50), st.integers(1, 12), st.integers(0, 1 << 16))
+def test_x24_callers_that_pause_as_told_get_the_rate_beside_a_stream(
+    rate: int, callers: int, seed: int
+) -> None:
+    """None keeps the others away: the refused come again before those that had their turn."""
+    quotas, rng = ClientQuotas(QuotaLimits(requests_per_s=rate)), random.Random(seed)
+    use = quotas.opened("app", "c1", 0.0)
+    now_s, done = 0.0, [0] * (callers + 1)
+    due = [(0.0, number) for number in range(callers + 1)]
+    while now_s < 60.0:
+        due.sort()
+        now_s, number = due.pop(0)
+        if number == callers:  # the stream
+            owed = use.owed_in(now_s)
+            if not owed.seconds:
+                done[number] += 1
+                owed = use.received(1, now_s)
+            due.append((now_s + max(owed.pause_s, 0.001) + rng.uniform(0.0, 0.02), number))
+            continue
+        try:
+            excess = quotas.asked("app", now_s)
+        except Throttled as refused:
+            pause_ms = int(refused.details["throttle_ms"])
+        else:
+            done[number] += 1
+            pause_ms = max(excess.pause_ms, 1)
+        due.append((now_s + pause_ms / 1000 + rng.uniform(0.0, 0.02), number))
+    assert sum(done) <= rate * (now_s + BURST_S + REQUESTS_OWED_MAX_S) + 1
+    assert sum(done) >= 0.9 * rate * now_s
+    assert all(done)
 
 
 def test_x24_what_a_client_has_of_its_own_counts_before_the_default() -> None:

@@ -383,9 +383,17 @@ def ledger_of(reply: pb.ShowLedgerReply) -> LedgerDescription:
     )
 
 
-@dataclass(frozen=True, slots=True)
+NO_LIMIT, BY_DEFAULT = "no limit", "default"
+
+
+def quota_text(value: int | None) -> str:
+    """One value of a quota as people read it."""
+    return BY_DEFAULT if value is None else str(value) if value else NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ClientQuota:
-    """What a client id may use of each broker; 0: as much as it can, None: the default counts."""
+    """What a client id may use of each broker; 0: no limit, None: the default counts."""
 
     client_id: str
     """Empty: the default of the broker that answered."""
@@ -394,9 +402,14 @@ class ClientQuota:
     bytes_out_per_s: int | None = None
     """What it reads."""
     requests_per_s: int | None = None
-    """Messages on its produce and fetch streams."""
+    """Messages on its produce and fetch streams, and its other calls."""
     connections_max: int | None = None
     """With such streams."""
+
+    def __repr__(self) -> str:
+        names = ("bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "connections_max")
+        values = ", ".join(f"{name}: {quota_text(getattr(self, name))}" for name in names)
+        return f"<ClientQuota {self.client_id!r} {values}>"
 
 
 def quota_of(view: pb.QuotaView) -> ClientQuota:

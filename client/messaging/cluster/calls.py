@@ -27,6 +27,7 @@ from octavo.runtime.errors import (
     IllegalStateError,
     OctavoError,
     RequestTimedOut,
+    Throttled,
 )
 from octavo.runtime.retry import Backoff
 from octavo.runtime.tasks import TaskOwner
@@ -270,12 +271,15 @@ class Calls:
         """An attempt at one address after the other, until one answers or `timeout_s` is over.
 
         Raises BrokerUnavailable naming every address tried and why it failed; its detail
-        `unanswered` counts attempts that may have reached a broker which then said nothing.
+        `unanswered` counts attempts that may have reached a broker which then said nothing. A
+        broker whose quota asks for a longer wait than there is time is one that failed: others have
+        quotas of their own (X24). Throttled if no attempt went unanswered.
         """
         deadline = Deadline(self.clock, timeout_s)
         backoff = self.backoff()
         failures: dict[str, str] = {}
         unanswered = 0
+        throttled: Throttled | None = None
         while True:
             for address in self._addresses():
                 if failures and deadline.passed:
@@ -283,13 +287,16 @@ class Calls:
                 try:
                     limit_s = deadline.left_s(attempt_s)
                     return await self.watched(address, partial(attempt, address, limit_s))
-                except (BrokerUnavailable, RequestTimedOut) as error:
+                except (BrokerUnavailable, RequestTimedOut, Throttled) as error:
+                    throttled = error if isinstance(error, Throttled) else throttled
                     failures[address] = error.cause
                     unanswered += isinstance(error, RequestTimedOut)
                     self._preferred += 1
             tried = "; ".join(failures.values())
             delay = backoff.next_s()
             if deadline.left_s() <= delay:
+                if throttled is not None and not unanswered:
+                    raise throttled
                 raise BrokerUnavailable(
                     f"no broker answered within {timeout_s:.3g} s: {tried}", unanswered=unanswered
                 )

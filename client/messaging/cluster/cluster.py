@@ -35,6 +35,7 @@ class Cluster:
                 client_id=config.client_id,
                 use_http_proxy=config.use_http_proxy,
                 interceptors=None if tracing is None else tracing.interceptors(),
+                clock=clock,
             )
         self.transport = transport
         self.calls = Calls(servers, config, clock, entropy, transport)

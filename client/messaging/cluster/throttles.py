@@ -1,4 +1,4 @@
-"""What brokers said of quotas: until when a stream should carry nothing more (X24, BP-4)."""
+"""What brokers said of quotas: until when a stream, or no call, should go there (X24, BP-4)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from octavo.runtime.clock import Clock
 THROTTLE_MAX_MS = 60_000
 """A broker that asks for a longer pause is asked again after this one."""
 SAY_EVERY_S = 60.0
-"""A client that is slowed down again and again says so once in this time for each stream."""
+"""A client that is slowed down again and again says so once in this time for each stream, and once
+for its calls."""
 
 _log = ClientLog("octavo.client")
 
 
 class Throttle:
-    """Of one stream to one broker."""
+    """Of one stream to one broker, or of all unary calls to it."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         self.throttled_ms = 0
@@ -43,7 +44,12 @@ class Throttle:
                 self.throttled_ms,
             )
 
+    @property
+    def left_s(self) -> float:
+        """What is left of the pause."""
+        return max(self._until_s - self._clock.monotonic(), 0.0)
+
     async def over(self) -> None:
         """Return when the stream may carry the next message."""
-        while (left_s := self._until_s - self._clock.monotonic()) > 0:
+        while (left_s := self.left_s) > 0:
             await self._clock.sleep(left_s)

@@ -7,15 +7,18 @@ in for a network can stand here. `GrpcTransport` is the one that dials.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import grpc
 
+from octavo.client.messaging.cluster.paced_calls import PacedChannel
+from octavo.client.messaging.cluster.throttles import Throttle
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.broker_pb2_grpc import BrokerStub
 from octavo.proto.client_ids import CLIENT_ID_KEY
 from octavo.proto.endpoints import open_channel
 from octavo.proto.groups_pb2_grpc import GroupsStub
+from octavo.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from octavo.proto.broker_pb2_grpc import BrokerAsyncStub
@@ -65,11 +68,19 @@ class BrokerTransport(Protocol):
         ...
 
 
+class _Connection(NamedTuple):
+    """What one broker is asked through."""
+
+    channel: grpc.aio.Channel
+    broker: BrokerAsyncStub
+    groups: GroupsAsyncStub
+
+
 class GrpcTransport:
     """One gRPC channel per broker.
 
     Args:
-        client_id: what brokers are told, once for each stream (X24).
+        client_id: what brokers are told, once for each stream and with each call (X24).
         interceptors: of unary calls.
     """
 
@@ -78,16 +89,18 @@ class GrpcTransport:
         *,
         client_id: str,
         use_http_proxy: bool,
+        clock: Clock,
         interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
     ) -> None:
         self._interceptors = interceptors
+        self._client_id = client_id
         self._metadata = ((CLIENT_ID_KEY, client_id.encode()),)
+        self._clock = clock
         self._use_http_proxy = use_http_proxy
-        self._channels: dict[str, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
-        self._groups: dict[str, GroupsAsyncStub] = {}
+        self._connections: dict[str, _Connection] = {}
 
-    def _connected(self, address: str) -> tuple[grpc.aio.Channel, BrokerAsyncStub]:
-        found = self._channels.get(address)
+    def _connected(self, address: str) -> _Connection:
+        found = self._connections.get(address)
         if found is None:
             channel = open_channel(
                 address,
@@ -95,37 +108,37 @@ class GrpcTransport:
                 use_http_proxy=self._use_http_proxy,
                 interceptors=self._interceptors,
             )
-            found = self._channels[address] = (channel, BrokerStub(channel))
+            throttle = Throttle(address, self._clock)
+            paced = PacedChannel(channel, address, self._client_id, throttle, self._clock)
+            as_channel = cast("grpc.aio.Channel", paced)
+            found = _Connection(channel, BrokerStub(as_channel), GroupsStub(as_channel))
+            self._connections[address] = found
         return found
 
     def stub(self, address: str) -> BrokerAsyncStub:
         """See `BrokerTransport`."""
-        return self._connected(address)[1]
+        return self._connected(address).broker
 
     def groups(self, address: str) -> GroupsAsyncStub:
         """See `BrokerTransport`."""
-        found = self._groups.get(address)
-        if found is None:
-            found = self._groups[address] = GroupsStub(self._connected(address)[0])
-        return found
+        return self._connected(address).groups
 
     def fetch_stream(self, address: str) -> FetchCall:
         """See `BrokerTransport`."""
         method: grpc.aio.StreamStreamMultiCallable[pb.FetchRequest, bytes] = self._connected(
             address
-        )[0].stream_stream(FETCH_METHOD, request_serializer=pb.FetchRequest.SerializeToString)
+        ).channel.stream_stream(FETCH_METHOD, request_serializer=pb.FetchRequest.SerializeToString)
         return method(metadata=self._metadata)
 
     def produce_stream(self, address: str) -> ProduceCall:
         """See `BrokerTransport`."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, pb.ProduceReply] = self._connected(
             address
-        )[0].stream_stream(PRODUCE_METHOD, response_deserializer=pb.ProduceReply.FromString)
+        ).channel.stream_stream(PRODUCE_METHOD, response_deserializer=pb.ProduceReply.FromString)
         return method(metadata=self._metadata)
 
     async def close(self) -> None:
         """See `BrokerTransport`; closing a channel waits for nothing."""
-        channels, self._channels = self._channels, {}
-        self._groups.clear()
-        for channel, _ in channels.values():
+        connections, self._connections = self._connections, {}
+        for channel in [found.channel for found in connections.values()]:
             await channel.close()

@@ -35,12 +35,13 @@ def list_quotas(
 ) -> int:
     """List clients with quotas of their own, and the default of the broker that answers.
 
-    A quota is per broker and per client id, over all connections of that id. 0: as much as it can;
-    without a figure the default counts.
+    A quota is per broker and per client id, over all connections of that id. In the other formats
+    "no limit" is 0 and "default" is null.
     """
     with connected(bootstrap, timeout) as client:
         quotas = client.admin.list_quotas(timeout=timeout)
-    emit_rows([_row(one) for one in quotas], output, title="quotas")
+    shown = _shown if output is Format.TABLE else _row
+    emit_rows([shown(one) for one in quotas], output, title="quotas")
     return ExitCode.OK
 
 
@@ -50,7 +51,7 @@ def set_quota(
     bytes_in: Annotated[int | None, typer.Option(help=f"Bytes it sends, {PER_BROKER}.")] = None,
     bytes_out: Annotated[int | None, typer.Option(help=f"Bytes it reads, {PER_BROKER}.")] = None,
     requests: Annotated[
-        int | None, typer.Option(help=f"Messages on produce and fetch streams, {PER_BROKER}.")
+        int | None, typer.Option(help=f"Messages on streams and other calls, {PER_BROKER}.")
     ] = None,
     connections: Annotated[
         int | None, typer.Option(help="Connections to one broker; 0: no limit.")
@@ -93,7 +94,15 @@ def unset_quota(
     return ExitCode.OK
 
 
-def _row(quota: ClientQuota) -> Row:
+def _shown(quota: ClientQuota) -> Row:
+    """As people read it: 0 would look like nothing at all."""
+    from octavo.client.messaging.api.descriptions import quota_text
+
+    values = _row(quota).items()
+    return {name: one if isinstance(one, str) else quota_text(one) for name, one in values}
+
+
+def _row(quota: ClientQuota) -> dict[str, str | int | None]:
     return {
         "client": quota.client_id or DEFAULT_ROW,
         "bytes_in_per_s": quota.bytes_in_per_s,
