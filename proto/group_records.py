@@ -78,6 +78,9 @@ class GroupRecord(NamedTuple):
     """Of the topics that `epoch` was raised for (RB1)."""
     empty_since_ms: int | None = None
     """Wall clock; None while it has members (O6)."""
+    later: tuple[tuple[str, int], ...] = ()
+    """Topics with partitions that came to be since it has members, by id, and the first of them
+    (F6)."""
 
 
 class MemberRecord(NamedTuple):
@@ -196,6 +199,8 @@ def size_hint_bytes(group_id: str, record: Record) -> int:
             size += 3 * (len(subscription.client_id) + len(subscription.host))
         case OffsetRecord():
             size += 3 * len(record.value.metadata)
+        case GroupRecord():
+            size += _HINT_BYTES_OF_A_SLOT * len(record.value.later)
         case _:
             pass
     return size
@@ -284,7 +289,12 @@ class _Reader:
 def _message(value: Value) -> Message:
     match value:
         case GroupRecord():
-            return pb.GroupValue(**value._asdict())
+            fields = value._asdict()
+            fields["later"] = [
+                pb.LaterPartitions(topic_id=topic_id, first=first)
+                for topic_id, first in value.later
+            ]
+            return pb.GroupValue(**fields)
         case MemberRecord(instance_id, subscription):
             return pb.MemberValue(
                 instance_id=instance_id,
@@ -334,7 +344,8 @@ def _slots(packed: Iterable[pb.Slots]) -> tuple[tuple[Slot, int], ...]:
 def _group(data: bytes) -> GroupRecord:
     found = pb.GroupValue.FromString(data)
     empty_since_ms = found.empty_since_ms if found.HasField("empty_since_ms") else None
-    return GroupRecord(found.epoch, found.target_epoch, found.topics_hash, empty_since_ms)
+    later = tuple((one.topic_id, one.first) for one in found.later)
+    return GroupRecord(found.epoch, found.target_epoch, found.topics_hash, empty_since_ms, later)
 
 
 def _member(data: bytes) -> MemberRecord:

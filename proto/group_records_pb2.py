@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n octavo/proto/group_records.proto\x12\roctavo.groups\"=\n\x05Slots\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x0e\n\x06\x65pochs\x18\x03 \x03(\x04\"v\n\nGroupValue\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0ctarget_epoch\x18\x02 \x01(\x04\x12\x13\n\x0btopics_hash\x18\x03 \x01(\x06\x12\x1b\n\x0e\x65mpty_since_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_empty_since_ms\"\xe7\x01\n\x0bMemberValue\x12\x18\n\x0binstance_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x14\n\x07pattern\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08\x61ssignor\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04rack\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x1b\n\x13rebalance_timeout_s\x18\x06 \x01(\x01\x12\x11\n\tclient_id\x18\x07 \x01(\t\x12\x0c\n\x04host\x18\x08 \x01(\tB\x0e\n\x0c_instance_idB\n\n\x08_patternB\x0b\n\t_assignorB\x07\n\x05_rack\"2\n\x0bTargetValue\x12#\n\x05slots\x18\x01 \x03(\x0b\x32\x14.octavo.groups.Slots\"\xca\x01\n\x0f\x41ssignmentValue\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x16\n\x0eprevious_epoch\x18\x02 \x01(\x04\x12\x14\n\x0cjoined_epoch\x18\x03 \x01(\x04\x12\x0e\n\x06number\x18\x04 \x01(\x04\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04left\x18\x06 \x01(\x08\x12#\n\x05owned\x18\x07 \x03(\x0b\x32\x14.octavo.groups.Slots\x12%\n\x07pending\x18\x08 \x03(\x0b\x32\x14.octavo.groups.Slots\"o\n\x0bOffsetValue\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x18\n\x0bowner_epoch\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x03 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x04 \x01(\x03\x42\x0e\n\x0c_owner_epochb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n octavo/proto/group_records.proto\x12\roctavo.groups\"=\n\x05Slots\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x0e\n\x06\x65pochs\x18\x03 \x03(\x04\"\xa5\x01\n\nGroupValue\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0ctarget_epoch\x18\x02 \x01(\x04\x12\x13\n\x0btopics_hash\x18\x03 \x01(\x06\x12\x1b\n\x0e\x65mpty_since_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12-\n\x05later\x18\x05 \x03(\x0b\x32\x1e.octavo.groups.LaterPartitionsB\x11\n\x0f_empty_since_ms\"2\n\x0fLaterPartitions\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\"\xe7\x01\n\x0bMemberValue\x12\x18\n\x0binstance_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x14\n\x07pattern\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08\x61ssignor\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04rack\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x1b\n\x13rebalance_timeout_s\x18\x06 \x01(\x01\x12\x11\n\tclient_id\x18\x07 \x01(\t\x12\x0c\n\x04host\x18\x08 \x01(\tB\x0e\n\x0c_instance_idB\n\n\x08_patternB\x0b\n\t_assignorB\x07\n\x05_rack\"2\n\x0bTargetValue\x12#\n\x05slots\x18\x01 \x03(\x0b\x32\x14.octavo.groups.Slots\"\xca\x01\n\x0f\x41ssignmentValue\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x16\n\x0eprevious_epoch\x18\x02 \x01(\x04\x12\x14\n\x0cjoined_epoch\x18\x03 \x01(\x04\x12\x0e\n\x06number\x18\x04 \x01(\x04\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04left\x18\x06 \x01(\x08\x12#\n\x05owned\x18\x07 \x03(\x0b\x32\x14.octavo.groups.Slots\x12%\n\x07pending\x18\x08 \x03(\x0b\x32\x14.octavo.groups.Slots\"o\n\x0bOffsetValue\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x18\n\x0bowner_epoch\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x03 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x04 \x01(\x03\x42\x0e\n\x0c_owner_epochb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SLOTS']._serialized_start=51
   _globals['_SLOTS']._serialized_end=112
-  _globals['_GROUPVALUE']._serialized_start=114
-  _globals['_GROUPVALUE']._serialized_end=232
-  _globals['_MEMBERVALUE']._serialized_start=235
-  _globals['_MEMBERVALUE']._serialized_end=466
-  _globals['_TARGETVALUE']._serialized_start=468
-  _globals['_TARGETVALUE']._serialized_end=518
-  _globals['_ASSIGNMENTVALUE']._serialized_start=521
-  _globals['_ASSIGNMENTVALUE']._serialized_end=723
-  _globals['_OFFSETVALUE']._serialized_start=725
-  _globals['_OFFSETVALUE']._serialized_end=836
+  _globals['_GROUPVALUE']._serialized_start=115
+  _globals['_GROUPVALUE']._serialized_end=280
+  _globals['_LATERPARTITIONS']._serialized_start=282
+  _globals['_LATERPARTITIONS']._serialized_end=332
+  _globals['_MEMBERVALUE']._serialized_start=335
+  _globals['_MEMBERVALUE']._serialized_end=566
+  _globals['_TARGETVALUE']._serialized_start=568
+  _globals['_TARGETVALUE']._serialized_end=618
+  _globals['_ASSIGNMENTVALUE']._serialized_start=621
+  _globals['_ASSIGNMENTVALUE']._serialized_end=823
+  _globals['_OFFSETVALUE']._serialized_start=825
+  _globals['_OFFSETVALUE']._serialized_end=936
 # @@protoc_insertion_point(module_scope)

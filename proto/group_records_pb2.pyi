@@ -57,11 +57,16 @@ class GroupValue(_message.Message):
     TARGET_EPOCH_FIELD_NUMBER: _builtins.int
     TOPICS_HASH_FIELD_NUMBER: _builtins.int
     EMPTY_SINCE_MS_FIELD_NUMBER: _builtins.int
+    LATER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     target_epoch: _builtins.int
     topics_hash: _builtins.int
     empty_since_ms: _builtins.int
     """wall clock"""
+    @_builtins.property
+    def later(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaterPartitions]:
+        """by topic id"""
+
     def __init__(
         self,
         *,
@@ -69,16 +74,41 @@ class GroupValue(_message.Message):
         target_epoch: _builtins.int = ...,
         topics_hash: _builtins.int = ...,
         empty_since_ms: _builtins.int | None = ...,
+        later: _abc.Iterable[Global___LaterPartitions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_empty_since_ms", b"_empty_since_ms", "empty_since_ms", b"empty_since_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_empty_since_ms", b"_empty_since_ms", "empty_since_ms", b"empty_since_ms", "epoch", b"epoch", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_empty_since_ms", b"_empty_since_ms", "empty_since_ms", b"empty_since_ms", "epoch", b"epoch", "later", b"later", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__empty_since_ms: _TypeAlias = _typing.Literal["empty_since_ms"]  # noqa: Y015
     _WhichOneofArgType__empty_since_ms: _TypeAlias = _typing.Literal["_empty_since_ms", b"_empty_since_ms"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__empty_since_ms) -> _WhichOneofReturnType__empty_since_ms | None: ...
 
 Global___GroupValue: _TypeAlias = GroupValue  # noqa: Y015
+
+@_typing.final
+class LaterPartitions(_message.Message):
+    """Of a topic that the group reads, the partitions that came to be since it has members: those from `first` on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    first: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        first: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaterPartitions: _TypeAlias = LaterPartitions  # noqa: Y015
 
 @_typing.final
 class MemberValue(_message.Message):

@@ -36,8 +36,13 @@ class TopicSlots(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    LATER_FROM_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
+    later_from: _builtins.int
+    """Of what is assigned: partitions from this number on came to be behind the group's subscription. Where nothing is
+    committed of one, `latest` is not for it: what is in it was sent since (F6).
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -46,12 +51,15 @@ class TopicSlots(_message.Message):
         topic_id: _builtins.bytes = ...,
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        later_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_later_from", b"_later_from", "later_from", b"later_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_later_from", b"_later_from", "later_from", b"later_from", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__later_from: _TypeAlias = _typing.Literal["later_from"]  # noqa: Y015
+    _WhichOneofArgType__later_from: _TypeAlias = _typing.Literal["_later_from", b"_later_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__later_from) -> _WhichOneofReturnType__later_from | None: ...
 
 Global___TopicSlots: _TypeAlias = TopicSlots  # noqa: Y015
 

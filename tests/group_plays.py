@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+from octavo.serving.groups.assignors import SubscribedTopic
+from octavo.serving.groups.topics import TopicDirectory
 from octavo.serving.groups.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -19,10 +21,12 @@ from tests.group_world import (
     INTERVAL_S,
     READS_T,
     SESSION_S,
+    TOPIC_ID,
     Client,
     Commit,
     Request,
     World,
+    directory,
     slots,
 )
 
@@ -467,6 +471,67 @@ def x33_one_active_member_and_a_standby(world: World) -> None:
     world.settle()
 
 
+def f6_partitions_that_came_behind_the_subscription_of_the_group(world: World) -> None:
+    """Members that join later, and a coordinator that moves meanwhile, hear of them too."""
+
+    def rounds() -> None:
+        for _ in range(4):
+            world.pass_time(INTERVAL_S)
+            world.round()
+
+    def moved_and_grown(partitions: int) -> None:
+        world.directory = directory(partitions)  # nobody sees it happen
+        world.move()
+        for one in world.alive:
+            one.give_up_waiting()
+        rounds()
+
+    first = world.join()
+    rounds()
+    assert (first.owned, first.later) == (slots(0, 1, 2), {})
+    world.change_partitions(5)
+    second = world.join()
+    rounds()
+    assert first.later == second.later == {TOPIC_ID: 3}
+    world.change_partitions(4)
+    moved_and_grown(6)
+    assert first.later == second.later == {TOPIC_ID: 3}, "the first of them, for ever"
+    for client in (first, second):
+        client.goodbye(LEAVE_EPOCH)
+    world.exchange()
+    third = world.join()
+    rounds()
+    assert (len(third.owned), third.later) == (6, {}), "another subscription begins"
+    moved_and_grown(7)
+    assert third.later == {TOPIC_ID: 6}
+    world.settle()
+
+
+def f6_a_topic_that_came_behind_the_subscription(world: World) -> None:
+    """It was named, or matched by a pattern, before it was there; another is subscribed later."""
+    world.directory = TopicDirectory()
+    world.perform(world.core.topics_changed(world.directory, world.now_s))
+    client = world.join()
+    world.round()
+    world.change_partitions(2)
+    world.round()
+    assert (client.newest, client.later) == (slots(0, 1), {TOPIC_ID: 0})
+    world.directory = directory(2)._replace(
+        topics={**directory(2).topics, "u": ("id-u", SubscribedTopic("u", 2))}
+    )
+    world.perform(world.core.topics_changed(world.directory, world.now_s))
+    assert world.core.state.later == {TOPIC_ID: 0}, "nobody reads the other one"
+    both = READS_T._replace(topics=frozenset({"t", "u"}))
+    for number, (wanted, later) in enumerate(
+        ((both, {TOPIC_ID: 0}), (READS_T._replace(topics=frozenset({"u"})), {})), 90
+    ):
+        beat = Heartbeat(client.name, client.epoch, None, wanted, client.owned, number, 1, 1)
+        world.tokens += 1
+        world.owner_of[world.tokens], world.sent_s[world.tokens] = client, world.now_s
+        world.deliver(Request(world.tokens, beat))
+        assert world.core.state.later == later, "what is subscribed now was there before"
+
+
 DIRECTED: list[Callable[[World], None]] = [
     rb4_a_list_beside_its_assignment,
     rb7_commits_of_an_earlier_life,
@@ -474,4 +539,6 @@ DIRECTED: list[Callable[[World], None]] = [
     rb6_a_number_of_an_earlier_life,
     rb10_a_subscription_that_changes_and_an_older_heartbeat,
     x33_one_active_member_and_a_standby,
+    f6_partitions_that_came_behind_the_subscription_of_the_group,
+    f6_a_topic_that_came_behind_the_subscription,
 ]

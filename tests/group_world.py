@@ -53,6 +53,8 @@ class Client:
         self.reading: frozenset[Slot] = frozenset()
         """What it delivers."""
         self.newest: frozenset[Slot] = frozenset()
+        self.later: dict[str, int] = {}
+        """What was said of the newest: which partitions came behind the subscription (F6)."""
         self.waiting: int | None = None
         """Token of the heartbeat under way."""
         self.full = True
@@ -129,6 +131,7 @@ class Client:
         if reply.assigned is not None:
             self.seen = reply.number
             self.newest = frozenset(reply.assigned)
+            self.later = dict(reply.later)
             self.reading &= self.newest
             if self.told_s is None:
                 self.told_s = self.world.now_s
@@ -445,4 +448,4 @@ def durable(core: GroupCore) -> tuple[object, ...]:
         for name, member in state.members.items()
     }
     targets = {name: tuple(target) for name, target in state.target.items()}
-    return state.epoch, state.target_epoch, state.topics_hash, members, targets
+    return state.epoch, state.target_epoch, state.topics_hash, state.later, members, targets

@@ -318,8 +318,9 @@ class ConsumerConfig:
     """Settings of a consumer or reader."""
 
     auto_offset_reset: str = "latest"
-    """earliest, latest, none, `by_time:<epoch ms>`, or how long ago: an ISO duration as `PT1H`
-    (F6)."""
+    """Where nothing is committed: earliest, latest, none, `by_time:<epoch ms>`, or how long ago: an
+    ISO duration as `PT1H` (F6). With latest a group reads partitions and topics that came to be
+    since it has members from their first record (ADR 63)."""
     max_poll_records: int = 500
     """Most that one `poll` gives."""
     fetch_min_bytes: int = 1

@@ -12,7 +12,7 @@ there (RB3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -125,8 +125,8 @@ class GroupCore:
 
     def topics_changed(self, directory: TopicDirectory, now_s: float) -> list[Action]:
         """Topics, or partitions of topics, came or went (RB1)."""
-        self._directory = directory
-        self._compare_topics()
+        old, self._directory = self._directory, directory
+        self._compare_topics(lambda members: reading(members, old).partitions)
         return self._done()
 
     def computed(self, epoch: int, target: Target, now_s: float) -> list[Action]:
@@ -183,7 +183,7 @@ class GroupCore:
         for member in self.state.members.values():
             self._lives(member, now_s)
             self._revoking(member, now_s)
-        self._compare_topics()
+        self._compare_topics(lambda _: targeted(self.state))
         state = self.state
         if state.target_epoch == state.epoch and state.target.keys() != state.members.keys():
             self._bump()  # of a join only a part was stored
@@ -350,16 +350,26 @@ class GroupCore:
         elif key not in self._deadlines:
             self._deadlines.set(key, now_s + member.subscription.rebalance_timeout_s)
 
-    def _compare_topics(self) -> None:
-        """Whether what is read is not any more what the epoch was raised for."""
+    def _compare_topics(
+        self, before: Callable[[Collection[Member]], Mapping[str, int] | None]
+    ) -> None:
+        """Whether what is read is not any more what the epoch was raised for. `before` says of what
+        was read how many partitions there were; None: that is not known."""
         members = self.state.members.values()
-        if members and reading(members, self._directory).hash() != self.state.topics_hash:
+        if not members:
+            return
+        read = reading(members, self._directory)
+        if read.hash() != self.state.topics_hash:
+            known = before(members)
+            if known is not None:
+                self.state.came_later(known, read.partitions)
             self._bump()
 
     def _bump(self) -> None:
         """RB1: the epoch rises; a target of it is computed."""
         state = self.state
-        state.raise_epoch(reading(state.members.values(), self._directory).hash())
+        read = reading(state.members.values(), self._directory)
+        state.raise_epoch(read.hash(), read.topics)
         if not state.members:
             self._computing = None
         self._compute()
@@ -383,6 +393,29 @@ class GroupCore:
     def _done(self) -> list[Action]:
         """The event's records, then its answers."""
         actions, self._actions = self._actions, []
+        if self.state.later:
+            actions = [with_later(action, self.state.later) for action in actions]
         if records := self.state.drain():
             actions.insert(0, Append(records))
         return actions
+
+
+def targeted(state: GroupState) -> dict[str, int] | None:
+    """By topic id how many partitions the last target was of: at a take-over, when nobody saw which
+    came since. None while a newer target was due: the one that is stored may be of less."""
+    if state.target_epoch != state.epoch:
+        return None
+    found: dict[str, int] = {}
+    for slots in state.target.values():
+        for topic_id, partition in slots:
+            found[topic_id] = max(found.get(topic_id, 0), partition + 1)
+    return found
+
+
+def with_later(action: Action, later: Mapping[str, int]) -> Action:
+    """An answer that gives partitions says which of them came behind the subscription (F6)."""
+    if not isinstance(action, Answer) or not action.reply.assigned:
+        return action
+    ids = {slot.topic_id for slot in action.reply.assigned}
+    told = {topic_id: first for topic_id, first in later.items() if topic_id in ids}
+    return action._replace(reply=action.reply._replace(later=told))

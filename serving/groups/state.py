@@ -6,7 +6,7 @@ the newest of each key. Indexes that follow from the records are kept beside the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from octavo.proto.group_records import (
     AssignmentRecord,
@@ -32,6 +32,9 @@ class GroupState:
         self.target_epoch = 0
         self.topics_hash = 0
         """Of what was read when `epoch` rose last."""
+        self.later: dict[str, int] = {}
+        """By topic id the first of the partitions that came to be while the group had members: what
+        is in them was sent behind its subscription (F6)."""
         self.members: dict[str, Member] = {}
         self.target: dict[str, dict[Slot, None]] = {}
         """By member id. Only of members; a new one has none until the first is computed."""
@@ -66,10 +69,19 @@ class GroupState:
 
     # -- changes
 
-    def raise_epoch(self, topics_hash: int) -> None:
-        """RB1. Without members there is no target to come (RB9)."""
+    def came_later(self, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+        """Numbers of partitions of the topics that are read, by id, before and after a change that
+        was not the members'. An epoch that rises stores it."""
+        for topic_id, partitions in now.items():
+            first = before.get(topic_id, 0)
+            if partitions > first:
+                self.later[topic_id] = min(first, self.later.get(topic_id, first))
+
+    def raise_epoch(self, topics_hash: int, read: Collection[str]) -> None:
+        """RB1. Without members there is no target to come (RB9), and no subscription (F6)."""
         self.epoch += 1
         self.topics_hash = topics_hash
+        self.later = {one: first for one, first in self.later.items() if one in read}
         if not self.members:
             self.target_epoch = self.epoch
         self._put_group()
@@ -149,8 +161,11 @@ class GroupState:
         return records
 
     def _put_group(self) -> None:
-        record = GroupRecord(self.epoch, self.target_epoch, self.topics_hash)
-        self._put(Kind.GROUP, "", record)
+        self._put(Kind.GROUP, "", self._group())
+
+    def _group(self) -> GroupRecord:
+        later = tuple(sorted(self.later.items()))
+        return GroupRecord(self.epoch, self.target_epoch, self.topics_hash, later=later)
 
     def _put(self, kind: Kind, member_id: str, value: Value | None) -> None:
         self._records.pop((kind, member_id), None)
@@ -162,9 +177,9 @@ class GroupState:
         """A record, in the order of the log; compaction leaves the newest of each key (RB8)."""
         member_id = str(record.subject)
         match record.value:
-            case GroupRecord(epoch, target_epoch, topics_hash):
+            case GroupRecord(epoch, target_epoch, topics_hash, _, later):
                 self.epoch, self.target_epoch = epoch, target_epoch
-                self.topics_hash = topics_hash
+                self.topics_hash, self.later = topics_hash, dict(later)
             case MemberRecord(instance_id, subscription):
                 member = self._replayed(member_id)
                 member.instance_id, member.subscription = instance_id, subscription
@@ -178,6 +193,7 @@ class GroupState:
                 self.target.pop(member_id, None)
             case _ if record.kind is Kind.GROUP:
                 self.epoch = self.target_epoch = self.topics_hash = 0  # its members went before
+                self.later = {}
             case _:
                 pass  # an assignment goes with its member
 
@@ -207,8 +223,7 @@ class GroupState:
     def snapshot_of_group(self) -> Iterable[Record]:
         """The record of the group itself; none before its first epoch."""
         if self.epoch:
-            group = GroupRecord(self.epoch, self.target_epoch, self.topics_hash)
-            yield Record(Kind.GROUP, "", group)
+            yield Record(Kind.GROUP, "", self._group())
 
     def snapshot_of(self, member_ids: Iterable[str]) -> Iterable[Record]:
         """Records of members, of those that are still there."""
@@ -243,4 +258,5 @@ class GroupState:
         invariant(
             len(wanted) == sum(map(len, self.target.values())), "two members' targets share a slot"
         )
+        invariant(self.members or not self.later, "F6: partitions came later than nobody")
         invariant(not self._changed and not self._records, "records were left behind")

@@ -40,6 +40,11 @@ class Reading(NamedTuple):
     """By id."""
     subscribers: tuple[Subscriber, ...]
 
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many each topic has, by id."""
+        return {topic_id: topic.partitions for topic_id, topic in self.topics.items()}
+
     def hash(self) -> int:
         """64 bits over all of the topics that a target depends on; the same in every process."""
         digest = hashlib.blake2b(digest_size=8)

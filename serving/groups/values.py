@@ -80,6 +80,8 @@ class HeartbeatReply(NamedTuple):
     number: int = 0
     assigned: tuple[Slot, ...] | None = None
     """All that it may own from now on; None: as it has seen it."""
+    later: Mapping[str, int] = {}
+    """By topic id the first partition that came to be behind the group's subscription (F6)."""
 
 
 class Committer(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
+from types import MappingProxyType
 
 from octavo.proto import groups_pb2 as pb
 from octavo.proto.errors import to_wire
@@ -64,14 +65,17 @@ def slots_of(sent: Iterable[pb.TopicSlots]) -> list[Slot]:
 
 
 def to_slots(
-    slots: Iterable[Slot], name_of: Callable[[str], str] = lambda topic_id: ""
+    slots: Iterable[Slot],
+    name_of: Callable[[str], str] = lambda topic_id: "",
+    later: Mapping[str, int] = MappingProxyType({}),
 ) -> list[pb.TopicSlots]:
-    """Partitions, those of a topic together if they come so."""
+    """Partitions, those of a topic together if they come so; `later`: of F6, by topic id."""
     return [
         pb.TopicSlots(
             topic_id=bytes.fromhex(topic_id),
             topic=name_of(topic_id),
             partitions=[slot.partition for slot in given],
+            later_from=later.get(topic_id),
         )
         for topic_id, given in groupby(slots, key=lambda slot: slot.topic_id)
     ]
@@ -128,7 +132,9 @@ def to_heartbeat_reply(
         epoch=reply.epoch,
         number=reply.number,
         assigned=(
-            None if reply.assigned is None else pb.SlotSet(slots=to_slots(reply.assigned, name_of))
+            None
+            if reply.assigned is None
+            else pb.SlotSet(slots=to_slots(reply.assigned, name_of, reply.later))
         ),
         heartbeat_interval_ms=interval_ms,
         session_timeout_ms=session_timeout_ms,

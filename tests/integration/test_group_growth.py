@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any
 
 import pytest
@@ -100,20 +100,42 @@ async def test_p7_a_group_reads_on_while_its_topic_grows(cluster: Loopback) -> N
     assert moved, "some keys went to other partitions"
 
 
-async def _late_records(sdk: AsyncClient, consumer: AsyncGroupConsumer, make: Making) -> None:
+async def _late_records(
+    sdk: AsyncClient, consumer: AsyncGroupConsumer, make: Making, topic: str = "orders"
+) -> None:
     """What is sent before the group hears of the new partition is read, from the first record."""
-    sent = set[bytes]()
     await make
+    await _read(consumer, await _sent(sdk, topic))
+
+
+async def _sent(sdk: AsyncClient, topic: str) -> set[bytes]:
+    """Ten values that are in the last partition."""
+    values = {b"%d" % number for number in range(10)}
     async with sdk.producer(linger_ms=0, acks="all") as producer:
-        for number in range(10):
-            value = b"%d" % number
-            await producer.send("orders", value, partition=AFTER - 1)
-            sent.add(value)
-    got = set[bytes]()
+        for value in sorted(values):
+            await producer.send(topic, value, partition=AFTER - 1)
+    return values
+
+
+async def _polled(consumer: AsyncGroupConsumer) -> set[bytes]:
+    return {bytes(one.value or b"") for one in await consumer.poll(timeout=0.2)}
+
+
+async def _read(consumer: AsyncGroupConsumer, sent: set[bytes], got: Iterable[bytes] = ()) -> None:
+    """All of it, of which some was got before, and nothing else."""
+    found = set(got)
     async with asyncio.timeout(20):
-        while got < sent:
-            got |= {bytes(one.value or b"") for one in await consumer.poll(timeout=0.2)}
-    assert got == sent
+        while found < sent:
+            found |= await _polled(consumer)
+    assert found == sent
+
+
+async def _begun(consumer: AsyncGroupConsumer) -> None:
+    """It has all that there is before, and stands at its end."""
+    while len(await consumer.assignment()) < BEFORE:
+        assert not await consumer.poll(timeout=0.1)
+    for where in await consumer.assignment():
+        await consumer.position(where)  # chosen
 
 
 async def test_f6_latest_is_not_for_a_partition_that_came_behind_the_subscription(
@@ -125,15 +147,15 @@ async def test_f6_latest_is_not_for_a_partition_that_came_behind_the_subscriptio
         async with sdk.producer() as producer:
             await producer.send("orders", b"before the group", partition=0)
         async with sdk.consumer("orders", group="g", auto_offset_reset="latest") as consumer:
-            while len(await consumer.assignment()) < BEFORE:
-                assert not await consumer.poll(timeout=0.1)
-            for where in await consumer.assignment():
-                await consumer.position(where)  # chosen
+            await _begun(consumer)
             await _late_records(sdk, consumer, sdk.admin.create_partitions("orders", AFTER))
             await consumer.unsubscribe()
             await sdk.admin.create_partitions("orders", AFTER + 1)
             async with sdk.producer() as producer:
                 await producer.send("orders", b"before the next subscription", partition=AFTER)
+            async with sdk.consumer("orders", group="other") as other:  # until coordinators know
+                while len(await other.assignment()) <= AFTER:
+                    await other.poll(timeout=0.1)
             await consumer.subscribe(["orders"])
             while len(await consumer.assignment()) <= AFTER:
                 assert not await consumer.poll(timeout=0.1)
@@ -150,3 +172,37 @@ async def test_f6_latest_is_not_for_a_topic_that_came_behind_the_subscription(
     ):
         assert not await consumer.poll(timeout=0.5)
         await _late_records(sdk, consumer, sdk.admin.create_topic("orders", AFTER))
+
+
+async def test_f6_latest_is_not_for_what_a_pattern_matches_later(cluster: Loopback) -> None:
+    """A partition, and then a topic, that came behind the subscription."""
+    client = await cluster.broker("broker-1", **QUICK)
+    async with AsyncClient(client.address, metadata_max_age_ms=100) as sdk:
+        await sdk.admin.create_topic("orders", BEFORE)
+        async with sdk.producer() as producer:
+            await producer.send("orders", b"before the group", partition=0)
+        async with sdk.consumer(pattern="ord.*", group="g", auto_offset_reset="latest") as consumer:
+            await _begun(consumer)
+            await _late_records(sdk, consumer, sdk.admin.create_partitions("orders", AFTER))
+            await _late_records(
+                sdk, consumer, sdk.admin.create_topic("ordinary", AFTER), "ordinary"
+            )
+
+
+async def test_f6_latest_of_a_member_that_joins_behind_a_new_partition(cluster: Loopback) -> None:
+    """The subscription is the group's: it began before the partition, and this member after it."""
+    client = await cluster.broker("broker-1", **QUICK)
+    async with AsyncClient(client.address, metadata_max_age_ms=100) as sdk:
+        await sdk.admin.create_topic("orders", BEFORE)
+        async with sdk.producer() as producer:
+            await producer.send("orders", b"before the group", partition=0)
+        first = sdk.consumer("orders", group="g", auto_offset_reset="latest")
+        await _begun(first)
+        await sdk.admin.create_partitions("orders", AFTER)
+        sent = await _sent(sdk, "orders")
+        async with sdk.consumer("orders", group="g", auto_offset_reset="latest") as second:
+            got = set[bytes]()
+            while not await second.assignment():
+                got |= await _polled(second)
+            await first.close()
+            await _read(second, sent, got)

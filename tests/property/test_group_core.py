@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from octavo.proto.group_records import AssignmentRecord, Kind, Record, Slot
+from octavo.proto.group_records import AssignmentRecord, GroupRecord, Kind, Record, Slot
 from octavo.runtime.errors import InvariantViolation
 from octavo.serving.groups import core as core_module
 from octavo.serving.groups import fencing
@@ -248,6 +248,18 @@ class _WritesNoTargets(GroupState):
         return tuple(record for record in super().drain() if record.kind is not Kind.TARGET)
 
 
+class _WritesNothingOfLaterPartitions(GroupState):
+    """Which partitions came behind the subscription is told and not stored."""
+
+    def drain(self) -> tuple[Record, ...]:
+        return tuple(
+            record._replace(value=record.value._replace(later=()))
+            if isinstance(record.value, GroupRecord)
+            else record
+            for record in super().drain()
+        )
+
+
 class _BumpsOnMove(GroupCore):
     """A move is an event of its own."""
 
@@ -330,6 +342,7 @@ STATES: list[type[GroupState]] = [
     _WritesNoSequence,
     _ForgetsPendingInItsRecord,
     _WritesNoTargets,
+    _WritesNothingOfLaterPartitions,
 ]
 
 

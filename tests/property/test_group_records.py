@@ -30,6 +30,8 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 EPOCHS = st.integers(0, 2**63 - 1)
 SLOTS = st.builds(Slot, TEXTS, st.integers(0, 2**32 - 1))
 HELD = st.lists(st.tuples(SLOTS, EPOCHS), unique_by=lambda one: one[0]).map(tuple)
+IDS = st.text("0123456789abcdef", max_size=32)
+LATER = st.lists(st.tuples(IDS, st.integers(0, 2**32 - 1)), max_size=4).map(tuple)
 SUBSCRIPTIONS = st.builds(
     Subscription,
     st.frozensets(TEXTS, max_size=4),
@@ -42,7 +44,7 @@ SUBSCRIPTIONS = st.builds(
 )
 VALUES: dict[Kind, st.SearchStrategy[Value]] = {
     Kind.GROUP: st.builds(
-        GroupRecord, EPOCHS, EPOCHS, st.integers(0, 2**64 - 1), st.none() | EPOCHS
+        GroupRecord, EPOCHS, EPOCHS, st.integers(0, 2**64 - 1), st.none() | EPOCHS, LATER
     ),
     Kind.MEMBER: st.builds(MemberRecord, st.none() | TEXTS, SUBSCRIPTIONS),
     Kind.TARGET: st.builds(TargetRecord, st.lists(SLOTS, unique=True).map(tuple)),
@@ -135,6 +137,9 @@ def test_the_layout_stays() -> None:
     assert key.hex() == "0101" + "010067"
     assert value is not None
     assert value.hex() == "01" + "0803" + "1002" + "19" + "0100000000000000" + "2000"
+    _, value = encode("g", Record(Kind.GROUP, "", GroupRecord(3, 2, later=(("ab", 4),))))
+    assert value is not None
+    assert value.hex() == "01" + "0803" + "1002" + "2a06" + "0a026162" + "1004"
     assigned = AssignmentRecord(4, 3, 2, 5, 6, True, ((Slot("a", 0), 1), (Slot("a", 9), 4)), ())
     key, value = encode("g", Record(Kind.ASSIGNMENT, "m", assigned))
     assert key.hex() == "0104" + "010067" + "01006d"

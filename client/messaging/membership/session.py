@@ -272,6 +272,8 @@ class Session:
             self.perform(self.core.unanswered(beat.sequence, self._now_s()))
         else:
             self._interval_s = told.heartbeat_interval_s
+            if told.assigned is not None:
+                self.topics.later = told.later
             self.perform(self.core.answered(beat.sequence, told, self._now_s()))
 
     def _beat_failed(self, sequence: int, error: OctavoError) -> None:

@@ -7,7 +7,7 @@ topic: a topic that is created again under its name is another one (O1).
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,6 +88,9 @@ class Told(NamedTuple):
     """None: as the member has seen it."""
     heartbeat_interval_s: float = 3.0
     session_timeout_s: float = 45.0
+    later: Mapping[bytes, int] = {}
+    """Of what is assigned, by topic id: the first partition that came behind the group's
+    subscription (F6)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ A group reads a topic as soon as it exists, so a missing one is a warning, once 
 subscription; with `allow_missing_topics` off, and for what no topic can be called, an error.
 
 The same look tells which partitions there were: those that come later are read from their start
-(F6), as a reader does that follows a topic.
+(F6), as a reader does that follows a topic. The coordinator tells of those that came behind the
+subscription of the group: before this member joined it, or of topics that a pattern matches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from octavo.client.messaging.cluster.cluster import Cluster
@@ -41,6 +42,9 @@ class WantedTopics:
         self._found: dict[str, tuple[bytes, int]] = {}
         """Topic id and number of partitions of each as it was first found; of what was missing:
         no id."""
+        self.later: Mapping[bytes, int] = {}
+        """By topic id the first partition that came behind the group's subscription, of what was
+        assigned last."""
         self.error: OctavoError | None = None
         """Of the newest look; `again` takes it back."""
 
@@ -53,8 +57,11 @@ class WantedTopics:
     def came_later(self, slot: Slot) -> bool:
         """Whether the partition, or the topic of that name, was made behind the subscription.
 
-        False while that is not known: so for topics that a pattern matches.
+        False while that is not known.
         """
+        first = self.later.get(slot.topic_id)
+        if first is not None and slot.partition >= first:
+            return True
         found = self._found.get(slot.topic)
         if found is None:
             return False

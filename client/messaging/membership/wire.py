@@ -79,6 +79,11 @@ def told(reply: pb.HeartbeatReply, names: Mapping[bytes, str]) -> Told:
         slots_of(reply.assigned.slots, names) if reply.HasField("assigned") else None,
         interval_s or usual.heartbeat_interval_s,
         session_s or usual.session_timeout_s,
+        {
+            one.topic_id: one.later_from
+            for one in reply.assigned.slots
+            if one.HasField("later_from")
+        },
     )
 
 
