@@ -111,14 +111,15 @@ class ReadOptions:
         for name in STREAM_OPTIONS:
             if options.pop(name, None) is not None:
                 _log.warning("option %s applies to streams only, a batch read ignores it", name)
-        return cls._of(
+        return cls.of_options(
             options,
             start=_bound(options, "starting", EARLIEST, allowed=(EARLIEST,)),
             end=_bound(options, "ending", LATEST, allowed=(LATEST,)),
         )
 
     @classmethod
-    def _of(cls, options: Mapping[str, str], *, start: Bound, end: Bound) -> ReadOptions:
+    def of_options(cls, options: Mapping[str, str], *, start: Bound, end: Bound) -> ReadOptions:
+        """From options by their proper names, and bounds that were read before."""
         topics, pattern, assign = _subscription(options)
         bootstrap = options.get("octavo.bootstrap.servers")
         path = options.get("path")
@@ -182,7 +183,9 @@ class StreamOptions:
             if name in options:
                 _refuse(name, "a stream has no end", "read a batch, or use Trigger.AvailableNow")
         start = _bound(options, "starting", LATEST, allowed=(EARLIEST, LATEST))
-        read = ReadOptions._of(options, start=start, end=Bound("endingOffsets", LATEST.value))
+        read = ReadOptions.of_options(
+            options, start=start, end=Bound("endingOffsets", LATEST.value)
+        )
         group = options.get("groupId")
         if group is not None and (not group or read.bootstrap is None):
             _refuse(

@@ -41,7 +41,7 @@ class Positions:
             raise _damaged(ids)
         told = cast("dict[str, object]", ids)
         if not all(isinstance(one, str) for one in told.values()):
-            raise _damaged(ids)
+            raise _damaged(told)
         found = {topic: _partitions(inner) for topic, inner in topics.items()}
         return cls(found, cast("dict[str, str]", told))
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from octavo.client.messaging import AsyncClient, TopicPartition
+from octavo.client.messaging.api.descriptions import TopicDescription
 from octavo.client.messaging.sync.loop_thread import LoopThread
 from octavo.runtime.clock import Clock, SystemClock
 from octavo.runtime.deadline import Deadline
@@ -148,7 +149,7 @@ class ClusterWorld:
         if options.pattern is not None:
             told = [one for one in await client.admin.list_topics() if options.wants(one.name)]
         else:
-            told = []
+            told = list[TopicDescription]()
             for name in (*options.topics, *options.assign):
                 try:
                     told.append(await client.admin.describe_topic(name))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from octavo.runtime.errors import InconsistentTopicId, OffsetOutOfRange, UnknownTopic
 from octavo.spark import stream_live
@@ -83,7 +82,7 @@ def want(*ends: int) -> list[tuple[int, int, bytes]]:
 def test_a_live_stream_goes_on_where_it_was(
     spark: SparkSession, topic: Topic, tmp_path: pathlib.Path
 ) -> None:
-    """Limits, Kafka's JSON with the topic's id, a restart, a new partition, a topic made anew."""
+    """Limits, Kafka's JSON with the topic's id, a restart, a new partition."""
     query = Query(spark, topic, tmp_path, {"maxOffsetsPerTrigger": "150"})
     topic.produce(numbered(200))
     topic.produce(numbered(100), partition=1)
@@ -98,10 +97,6 @@ def test_a_live_stream_goes_on_where_it_was(
     (batch,) = query.run(startingOffsets="latest")  # counts for new queries only
     assert json.loads(batch.latestOffset)[topic.name] == {"0": 250, "1": 100, "2": 30}
     assert query.rows() == want(250, 100, 30)
-    topic.client.admin.delete_topic(topic.name)
-    topic.client.admin.create_topic(topic.name, partitions=3)
-    with pytest.raises(StreamingQueryException, match="INCONSISTENT_TOPIC_ID"):
-        query.run()
 
 
 @pytest.mark.spark
@@ -141,7 +136,7 @@ class Stream:
 
 
 @contextmanager
-def stream_on(topic: Topic, **given: str) -> Iterator[Stream]:
+def stream_on(topic: Topic, **given: str) -> Generator[Stream]:
     options = {
         "octavo.bootstrap.servers": topic.bootstrap,
         "startingOffsets": "earliest",

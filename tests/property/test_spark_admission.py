@@ -14,7 +14,7 @@ from octavo.spark.plan import PartitionView, Split
 from octavo.spark.positions import Positions
 from octavo.spark.stream_core import Head, StreamCore
 from octavo.spark.streaming import StreamPlanner
-from tests.spark_stream_world import Engine, StreamTopics
+from tests.spark_stream_world import Engine, StreamTopic, StreamTopics
 
 BACKLOGS = st.lists(st.integers(1, 10**9), min_size=1, max_size=12)
 
@@ -119,7 +119,7 @@ def history(
 
     def planner(*args: Any, **named: Any) -> StreamPlanner:
         made = StreamPlanner(*args, **named)
-        made._core = core(args[0])
+        made._core = core(args[0])  # pyright: ignore[reportPrivateUsage]
         return made
 
     topics = StreamTopics()
@@ -135,12 +135,15 @@ def history(
     engine.trigger()
     for what, first, second in steps:
         names = sorted(topics.topics)
-        topic = topics.topics[names[first % len(names)] if what in ("produce", "trim") else "t0"]
-        partition = second % len(topic.ends)
+        topic: StreamTopic = topics.topics[
+            names[first % len(names)] if what in ("produce", "trim") else "t0"
+        ]
+        count: int = second
+        partition = count % len(topic.ends)
         if what == "produce":
-            topic.ends[partition] += second
+            topic.ends[partition] += count
         elif what == "trim":
-            start = topic.starts[partition] + second
+            start = topic.starts[partition] + count
             topic.starts[partition] = min(start, topic.ends[partition])
         elif what == "grow":
             topics.grow("t0", max(first, len(topic.ends)))
