@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import cast
 
+import grpc
 import pyarrow as pa
 import pytest
 
 from octavo import AsyncClient
+from octavo.client.messaging.cluster.transport import ProduceCall
 from octavo.client.messaging.partitioner import partition_of
 from octavo.runtime.errors import ConfigError, DedupWindowFull, NotEnoughReplicas
 from tests.bookie_rig import until
@@ -72,6 +75,30 @@ async def test_f032_an_answer_to_acks_0_hides_no_silent_broker(
         await producer.flush(10)
         await until(lambda: not link._owed)  # pyright: ignore[reportPrivateUsage]
         assert link._progress.owed == 0  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a4_a_stream_that_ends_while_closing_waits_for_it_is_no_error_of_closing(
+    client: AsyncClient, fake: FakeCluster
+) -> None:
+    async with client.producer(acks=0) as producer:
+        await producer.send("one", b"taken")
+        link = next(iter(producer.engine().delivery._links.values()))  # pyright: ignore[reportPrivateUsage]
+        found = link._call  # pyright: ignore[reportPrivateUsage]
+        assert found is not None
+
+        class Ends:
+            """The connection is lost while the end is being written."""
+
+            async def done_writing(self) -> None:
+                link._call = None  # pyright: ignore[reportPrivateUsage]
+
+            async def code(self) -> grpc.StatusCode:
+                return grpc.StatusCode.UNAVAILABLE
+
+        link._call = cast("ProduceCall", Ends())  # pyright: ignore[reportPrivateUsage]
+        await link.written_out(1.0)
+        link._call = found  # pyright: ignore[reportPrivateUsage]
+    assert fake.log("one").values() == [b"taken"]
 
 
 async def test_f032_what_a_send_may_not_ask_for(client: AsyncClient, fake: FakeCluster) -> None:

@@ -185,9 +185,10 @@ class ProduceLink:
                 while any(send.acks == 0 for send, *_ in self._outbox) or self._writing:
                     self._written.clear()
                     await self._written.wait()
-                if self._call is not None and self._unheard:
-                    await self._call.done_writing()
-                    await self._call.code()
+                call = self._call  # the stream may end, and with it this one, while we wait
+                if call is not None and self._unheard:
+                    await call.done_writing()
+                    await call.code()
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 

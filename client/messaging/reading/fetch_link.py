@@ -87,11 +87,11 @@ class FetchLink:
         clock = self._cluster.clock
         try:
             async with asyncio.timeout(limit_s) as self._waiting:
-                if self._call is None:
-                    self._call = self._cluster.transport.fetch_stream(address)
+                if (call := self._call) is None:
+                    call = self._call = self._cluster.transport.fetch_stream(address)
                 self.progress.asked(clock.monotonic(), long_poll_s=long_poll_s)
-                await self._call.write(request)
-                reply = await self._call.read()
+                await call.write(request)
+                reply = await call.read()  # also of a stream that was dropped meanwhile: it says so
             self.progress.heard(clock.monotonic(), 1)
             if isinstance(reply, bytes):
                 return reply
