@@ -94,6 +94,8 @@ class Soak:
         self._log = folder / "query.log"
         self.source.mkdir()
         self.files = 0
+        self._seen = 0
+        """Files that were there when the query was started last."""
         self._query: subprocess.Popen[bytes] | None = None
 
     def add_files(self, count: int) -> None:
@@ -116,6 +118,7 @@ class Soak:
         """Start the query on its checkpoint, in a process group of its own."""
         env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
         servers = self.cluster.bootstrap_servers
+        self._seen = self.files
         command = [sys.executable, self._program, self.source, self.checkpoint, servers]
         with self._log.open("ab") as log:
             self._query = subprocess.Popen(
@@ -209,12 +212,21 @@ class Soak:
         self.drain()
 
     def drain(self) -> None:
-        """Until every file is a batch that is committed."""
-        while not self.facts.wrong and self.batches() < self.files:
-            if not self.until(self.files) and not self.facts.wrong and self.batches() < self.files:
-                self.start()  # it ended before the last files were there
-        while not self.facts.wrong and not self.ended():
+        """Until a query that saw every file at its start has ended well.
+
+        Not until there are as many batches: Spark puts a file that it had noted when it was
+        killed into the batch of the next one.
+        """
+        waited_s = 0.0
+        while not self.facts.wrong:
+            if self.ended():
+                if self._seen == self.files:
+                    return
+                self.start()
             _PAUSE.wait(LOOK_S)
+            waited_s += LOOK_S
+            if waited_s > STUCK_S:
+                self.facts.wrong.append(f"the query does not end: see {self._log}")
 
     def judge(self, client: Client) -> None:
         """What the topic holds against what the files hold."""
