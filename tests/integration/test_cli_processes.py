@@ -77,7 +77,10 @@ def test_ledgers_are_listed_by_topic(shared_cluster: LocalCluster) -> None:
     table = octavo(shared_cluster, "ledger", "list").stdout.splitlines()
     assert table[0].split()[:3] == ["LEDGER", "TOPIC", "PARTITION"]
     assert str(rows[0]["ledger"]) in {line.split()[0] for line in table[1:]}
-    assert max(map(len, table)) <= 80
+    # A name that is longer than its column is not cut; other tests have topics of such names.
+    usual = [line for line in table[1:] if line.split()[1] == "listed"]
+    assert len(usual) >= len(seen)
+    assert max(map(len, [table[0], *usual])) <= 80
     missing = octavo(shared_cluster, "ledger", "list", "--topic", "nowhere")
     assert missing.returncode == ExitCode.NOT_FOUND
 

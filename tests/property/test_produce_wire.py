@@ -23,6 +23,7 @@ items = st.lists(
         st.binary(max_size=16),
         int32,
         st.integers(-(2**63), 2**63 - 1),
+        st.text(max_size=60),
     ),
     max_size=6,
 )
@@ -39,6 +40,7 @@ def by_runtime(raw: bytes) -> list[ProduceItem]:
             one.topic_id,
             one.min_insync_replicas,
             one.writer_epoch,
+            one.traceparent,
         )
         for one in pb.ProduceRequest.FromString(raw).batches
     ]
@@ -64,6 +66,7 @@ def test_what_the_runtime_writes_is_decoded(given_items: list[ProduceItem]) -> N
             topic_id=one.topic_id,
             min_insync_replicas=one.min_insync_replicas,
             writer_epoch=one.writer_epoch,
+            traceparent=one.traceparent,
         )
     assert decode_produce(request.SerializeToString()) == given_items
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from octavo.proto import batch as batches
-from octavo.proto import compacted, opened_batches
+from octavo.proto import opened_batches
 from octavo.proto.batch import BatchFlags, decode_rows, encode, verify
 from octavo.proto.batch_arrow import decode_arrow
 from octavo.proto.compacted import without_records
@@ -189,5 +189,4 @@ async def test_x23_without_a_limit_behind_no_body_is_opened(
         raise AssertionError("the body was opened")
 
     monkeypatch.setattr(opened_batches, "body_of", opened)
-    monkeypatch.setattr(compacted, "body_of", opened)
     assert (await produce(shell, bytes(batch_of([5])))).base_offset == 0
