@@ -21,8 +21,9 @@ CREDIT_S = 0.1
 """Of the time that passed between two replies so much counts, while readers have to catch up."""
 PAUSE_MAX_S = 5.0
 """A reader waits no longer at a time: its client must not take the broker for silent."""
-PIECE_BYTES = 512 * 1024
-"""Of a reply from storage, and of a read of a bookie, while records come in."""
+PIECE_BYTES = 128 * 1024
+"""Of a reply from storage, and of a read of a bookie, while records come in. Whoever writes or
+reads at a tail waits behind a piece: its size, not the rate, is what the slowest of them feel."""
 
 
 class ColdPace:

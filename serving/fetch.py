@@ -125,6 +125,7 @@ class Fetcher:
         max_bytes = request.max_bytes if request.max_bytes > 0 else self._config.fetch_max_bytes
         reply_bytes = max(self._config.fetch_reply_bytes, request.min_bytes)
         max_bytes = min(max_bytes, self._config.fetch_max_bytes, reply_bytes)
+        max_bytes = self._client.answer_bytes(max_bytes)
         shells = {slot.shell for slot in slots if slot.shell is not None}
         for shell in shells:
             shell.watchers.add(self._look.set)

@@ -21,6 +21,9 @@ REQUESTS_OWED_MAX_S = 2.0
 """Of requests a client may owe so much before they are refused or held: each is told how long to
 pause, and none that pauses is kept away for ever by others of the same id which take what there
 is."""
+ANSWER_S = 0.5
+"""An answer to a reader with a quota holds no more bytes than it may read in so long, or one batch:
+a large one would be followed by a pause as long, and be far above the quota in its second."""
 IDLE_CLIENTS_MAX = 10_000
 """Clients without a stream whose debts are remembered, the latest ones."""
 
@@ -98,6 +101,11 @@ class ClientUse:
     def owed_out(self, now_s: float) -> Excess:
         """What keeps the next request from being answered."""
         return self._worse(self._bytes_out, BYTES_OUT, None, now_s)
+
+    def answer_bytes(self, most_bytes: int) -> int:
+        """How much one answer may hold where it would be `most_bytes`."""
+        rate = self.limits.bytes_out_per_s
+        return min(most_bytes, max(1, int(rate * ANSWER_S))) if rate else most_bytes
 
     def refusal(self, excess: Excess) -> Throttled:
         """What is answered instead of holding a stream for longer than PAUSE_MAX_S."""

@@ -14,6 +14,7 @@ from octavo.metadata.quotas import QuotaLimits
 from octavo.runtime.errors import Throttled, TooManyConnections
 from octavo.serving.quotas.buckets import BURST_S, DEBT_MAX_S, OWED_MIN_S, TokenBucket
 from octavo.serving.quotas.clients import (
+    ANSWER_S,
     IDLE_CLIENTS_MAX,
     PAUSE_MAX_S,
     REQUESTS_OWED_MAX_S,
@@ -255,3 +256,14 @@ def test_x24_a_debt_survives_a_new_connection_and_the_idle_are_bounded() -> None
     assert quotas.opened("client-0", "c1", 0.0).owed_in(0.0).seconds == 0  # forgotten, the oldest
     assert quotas.opened("client-1", "c1", 0.0).owed_in(0.0).seconds == 4.0
     assert quotas.opened("app", "c3", 0.0).owed_in(0.0).seconds == 4.0  # it is not idle
+
+
+@given(st.one_of(st.none(), rates), st.integers(1, 1 << 24))
+def test_x24_an_answer_is_no_larger_than_half_a_second_of_the_quota(
+    rate: int | None, most_bytes: int
+) -> None:
+    use = ClientQuotas(QuotaLimits(bytes_out_per_s=rate)).opened("one", "peer", 0.0)
+    allowed = use.answer_bytes(most_bytes)
+    assert 1 <= allowed <= most_bytes
+    assert allowed == most_bytes if rate is None else allowed in {most_bytes, int(rate * ANSWER_S)}
+    assert WITHIN.seconds == 0 == use.owed_out(0.0).seconds  # to ask costs nothing

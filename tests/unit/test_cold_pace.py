@@ -83,7 +83,9 @@ def test_f078_each_reader_takes_more_than_what_comes_in() -> None:
 def test_f078_a_reader_takes_less_of_a_crowded_machine() -> None:
     """The pace is what it takes at most; the time that a reply took to make is no credit."""
     quick = given(busy(8 * MIB), ["a"], inflow=10_000, seconds=20.0)
-    slow = given(busy(8 * MIB), ["a"], inflow=10_000, seconds=20.0, made_in_s=0.0625)
+    slow = given(
+        busy(8 * MIB), ["a"], inflow=10_000, seconds=20.0, made_in_s=PIECE_BYTES / (8 * MIB)
+    )
     assert slow["a"] == pytest.approx(quick["a"] / 2, rel=0.1)
 
 
