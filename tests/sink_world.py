@@ -242,7 +242,9 @@ class SinkWorld:
 
     def check(self, batch_id: int, count: int, *, complete: bool) -> None:
         rows = [row for partition in self.partitions for row in partition.log]
-        assert len(rows) == len(set(rows)), "a row was added twice"
+        if len(rows) != len(set(rows)):  # said also where assertions are off
+            raise AssertionError("a row was added twice")
         if complete:
             mine = sorted(row for row in rows if row[0] == batch_id)
-            assert mine == [(batch_id, number) for number in range(count)], "rows are missing"
+            if mine != [(batch_id, number) for number in range(count)]:
+                raise AssertionError("rows are missing")
