@@ -60,7 +60,8 @@ AT_REST: dict[str, object] = {
     "compaction_check_s": 86_400.0,
     "scrub_bytes_per_s": 0.0,
 }
-BROKER: dict[str, object] = {"trash_delay_ms": 0}
+BROKER: dict[str, object] = {"trash_delay_ms": 0, "cold_read_bytes_per_s": 0}
+"""Records come in all the time: with a pace for backlogs w5 would show that pace alone."""
 RECORD = bytes(range(256)) * 128
 HISTORY_TOPICS, HISTORY_RECORDS = 8, 400
 """12 MB each; every other one is deleted, while records of the others lie between its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 from octavo.client.ledger.config import LedgerClientConfig
@@ -37,17 +37,6 @@ class AddressBook(Protocol):
     def address_of(self, bookie_id: str) -> str | None:
         """host:port of the framed protocol, or None when the bookie is not registered."""
         ...
-
-
-class StaticAddresses:
-    """A fixed address book (Spark, exports)."""
-
-    def __init__(self, addresses: Mapping[str, str]) -> None:
-        self._addresses = dict(addresses)
-
-    def address_of(self, bookie_id: str) -> str | None:
-        """The address given at the start."""
-        return self._addresses.get(bookie_id)
 
 
 class Ticking(Protocol):

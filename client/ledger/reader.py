@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from octavo.client.ledger.calls import BookieCalls
-from octavo.client.ledger.config import LedgerClientConfig
-from octavo.client.ledger.pool import BookiePool, StaticAddresses
+from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.record_view import RecordView
 from octavo.client.ledger.replicas import ReplicaOrder
 from octavo.client.ledger.tally import fence_covered
@@ -21,8 +20,7 @@ from octavo.metadata.ledger_record import LedgerMetadata, LedgerState
 from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, ReadReply, ReadRequest, Status
 from octavo.proto.entry import MAX_ENTRY_BYTES
 from octavo.runtime.checksum import Buffer
-from octavo.runtime.clock import Clock, SystemClock
-from octavo.runtime.entropy import Entropy, SystemEntropy
+from octavo.runtime.clock import Clock
 from octavo.runtime.errors import MetadataUnavailable, NoSuchEntry, ReadUnknown
 from octavo.runtime.ids import NO_ENTRY, EntryId, Member
 from octavo.runtime.tasks import TaskOwner
@@ -43,7 +41,6 @@ class LedgerReader:
         *,
         clock: Clock,
         own_lac: Callable[[], EntryId] | None = None,
-        owns_pool: bool = False,
     ) -> None:
         self._view = view
         self._pool = pool
@@ -53,33 +50,6 @@ class LedgerReader:
         self._order = ReplicaOrder(pool, clock, slow_s=self._config.slow_replica_s)
         self._lac: EntryId = NO_ENTRY
         self._own_lac = own_lac
-        self._owns_pool = owns_pool
-
-    @classmethod
-    def from_record(
-        cls,
-        record: LedgerMetadata,
-        addresses: Mapping[str, str],
-        config: LedgerClientConfig | None = None,
-        *,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-    ) -> LedgerReader:
-        """A reader without a metadata store, for Spark and exports (RD-9); needs a running loop.
-
-        Args:
-            record: the ledger's record, CLOSED or not.
-            addresses: bookie id to host:port of its framed protocol.
-        """
-        clock = clock or SystemClock()
-        pool = BookiePool(
-            StaticAddresses(addresses),
-            config=config or LedgerClientConfig(client_name="ledger-scan"),
-            clock=clock,
-            entropy=entropy or SystemEntropy(),
-        )
-        pool.start()
-        return cls(RecordView(record), pool, clock=clock, owns_pool=True)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -87,10 +57,8 @@ class LedgerReader:
         return self._view.metadata
 
     async def close(self) -> None:
-        """Stop following the record; release the connections if they are this reader's own."""
+        """Stop following the record; the connections are the pool's."""
         await self._view.close()
-        if self._owns_pool:
-            await self._pool.close()
 
     # --- how far ---
 

@@ -24,7 +24,7 @@ from octavo.bookie.storage.rocks_index import RocksEngine
 from octavo.client.ledger import LedgerClientConfig, Quorum
 from octavo.client.ledger.calls import BookieCalls, LacReply, encode_lac
 from octavo.client.ledger.entry_run import EntryRun
-from octavo.client.ledger.pool import BookiePool, StaticAddresses
+from octavo.client.ledger.pool import BookiePool
 from octavo.metadata.ledgers import LedgerCatalog
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.paths import Paths
@@ -37,6 +37,7 @@ from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.ids import EntryId, LedgerId, Member
 from tests.fake_bookie import FakeBookie
+from tests.static_addresses import StaticAddresses
 
 
 @dataclass

@@ -542,16 +542,6 @@ async def test_absence_needs_every_replica(ledgers: FakeCluster) -> None:
     await reader.close()
 
 
-async def test_reader_from_record_needs_no_metadata_store(ledgers: FakeCluster) -> None:
-    client = await ledgers.client()
-    writer = await client.create_ledger(Q332, {})
-    await write(writer, b"a", b"b")
-    record = await writer.close()
-    reader = LedgerReader.from_record(record, {b.bookie_id: b.address for b in ledgers.bookies})
-    assert await payloads(reader) == [b"a", b"b"]
-    await reader.close()
-
-
 async def test_budget_throttles_and_is_released_per_copy(ledgers: FakeCluster) -> None:
     """W-10: counted until each of the Qw sends is answered."""
     client = await ledgers.client()

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.client.ledger import LedgerReader, Quorum
+from octavo.client.ledger import Quorum
+from octavo.client.segments.reader import DescribedLedgers
 from octavo.proto.bookie_wire import FrameType, Status
 from octavo.proto.entry import decode_header, encode_header, payload_of, verify
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import NoSuchEntry, OctavoError, ReadUnknown
 from octavo.runtime.ids import EntryId, Member
 from tests.fix_ledger import FakeCluster, until
@@ -198,14 +200,13 @@ async def test_rd9_reading_never_fences_and_recovery_says_who(
     client = await ledgers.client()
     writer = await client.create_ledger(Q332, {})
     await writer.append(b"0")
-    addresses = {b.bookie_id: b.address for b in ledgers.bookies}
-    for reader in (
-        await client.open_reader(writer.ledger_id),
-        LedgerReader.from_record(writer.metadata, addresses),
-    ):
+    described = DescribedLedgers({b.bookie_id: b.address for b in ledgers.bookies}, "test")
+    segment = Segment(writer.ledger_id, 0, ledger_record=writer.metadata.to_bytes())
+    for reader in (await client.open_reader(writer.ledger_id), described.open(segment)):
         await reader.last_add_confirmed()
         await reader.wait_beyond(EntryId(0), 0.01)
         await reader.close()
+    await described.close()
     assert not any(FrameType.FENCE in b.received for b in ledgers.bookies)
     assert not any(b.ledger(writer.ledger_id).fenced for b in ledgers.bookies)
     await writer.append(b"1")
@@ -213,6 +214,22 @@ async def test_rd9_reading_never_fences_and_recovery_says_who(
     with caplog.at_level(logging.INFO, "octavo.ledger"):
         await client.recover_ledger(writer.ledger_id)
     assert f"{client.config.client_name} recovers ledger {writer.ledger_id}" in caplog.text
+
+
+async def test_rd9_ledgers_that_are_described_need_no_metadata_store(ledgers: FakeCluster) -> None:
+    client = await ledgers.client()
+    writer = await client.create_ledger(Q332, {})
+    await writer.append(b"a")
+    await writer.append(b"b")
+    record = await writer.close()
+    described = DescribedLedgers({b.bookie_id: b.address for b in ledgers.bookies}, "test")
+    segment = Segment(record.ledger_id, 0, ledger_record=record.to_bytes())
+    for _ in range(2):  # closing a reader leaves the connections to the next one
+        reader = described.open(segment)
+        entries = await reader.read(EntryId(0), max_count=100, max_bytes=1 << 20)
+        assert [bytes(payload_of(entry)) for entry in entries] == [b"a", b"b"]
+        await reader.close()
+    await described.close()
 
 
 async def test_rd10_a_stale_handle_reads_the_record_again(ledgers: FakeCluster) -> None:

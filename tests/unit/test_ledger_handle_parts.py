@@ -10,7 +10,7 @@ import pytest
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_callbacks import EntryCallbacks
 from octavo.client.ledger.handle_budget import HandleBudget
-from octavo.client.ledger.pool import BookiePool, StaticAddresses
+from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum_actions import FailedSlot, QuorumLimits, RetrySlot
 from octavo.client.ledger.quorum_slots import Slots
 from octavo.metadata.ledger_record import Quorum
@@ -19,6 +19,7 @@ from octavo.runtime.clock import ManualClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import BookieUnavailable, InvariantViolation, OctavoError, UnknownOutcome
 from octavo.runtime.ids import EntryId, LedgerId, Member
+from tests.static_addresses import StaticAddresses
 
 A, B, C, D = (Member(name, uuid.uuid5(uuid.NAMESPACE_DNS, name)) for name in "abcd")
 LIMITS = QuorumLimits()

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.client.ledger.config import LedgerClientConfig
 from octavo.client.ledger.entry_run import EntryRun, RunBuilder
-from octavo.client.ledger.pool import BookiePool, StaticAddresses
+from octavo.client.ledger.pool import BookiePool
 from octavo.client.ledger.quorum_actions import QuorumLimits
 from octavo.proto import bookie_pb2
 from octavo.proto.bookie_wire import (
@@ -31,6 +31,7 @@ from octavo.runtime.errors import BookieUnavailable, ConfigError
 from octavo.runtime.ids import Member
 from tests.fake_bookie import FakeBookie
 from tests.fix_ledger import until
+from tests.static_addresses import StaticAddresses
 
 INCARNATION = uuid.UUID(int=7)
 
