@@ -52,7 +52,8 @@ SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_TRACEPARENT_CHARACTERS_MAX = 128
+TRACEPARENT_CHARACTERS_MAX = 128
+"""What is longer is none: version 0 has 55, and later ones may have more."""
 
 
 class TraceParent(NamedTuple):
@@ -68,7 +69,7 @@ class TraceParent(NamedTuple):
 
 def parse_traceparent(text: str | bytes | None) -> TraceParent | None:
     """What a `traceparent` says; None for what is none, as W3C wants: then there is no trace."""
-    if not text or len(text) > _TRACEPARENT_CHARACTERS_MAX:
+    if not text or len(text) > TRACEPARENT_CHARACTERS_MAX:
         return None
     if isinstance(text, bytes):
         text = text.decode("ascii", "replace")

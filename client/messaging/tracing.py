@@ -44,10 +44,13 @@ _log = ClientLog("octavo.client")
 
 
 def carried_by(headers: Headers) -> str:
-    """The `traceparent` in a record's headers; empty without one."""
+    """The `traceparent` in a record's headers; empty without one, or with one too long to be one:
+    a header is the user's, and what it holds goes once more beside the batch."""
     for name, value in headers:
         if name == t.TRACEPARENT:
-            return "" if value is None else value.decode("ascii", "replace")
+            if value is None or len(value) > t.TRACEPARENT_CHARACTERS_MAX:
+                return ""
+            return value.decode("ascii", "replace")
     return ""
 
 

@@ -70,6 +70,10 @@ def test_headers_get_a_context_unless_they_have_one() -> None:
     assert with_context(theirs, ()) is theirs
     assert carried_by([("a", None), *theirs]) == "theirs"
     assert carried_by([("traceparent", None)]) == carried_by([]) == ""
+    assert carried_by([("traceparent", b"\xff" * 129)]) == "", (
+        "a header of any size is not sent twice"
+    )
+    assert len(carried_by([("traceparent", b"\xff" * 128)])) == 128
 
 
 @pytest.fixture
