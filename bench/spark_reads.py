@@ -23,10 +23,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from octavo import Client
+from octavo.client.exports.run import export_log
 from octavo.proto import batch_arrow
 from octavo.proto.batch import BatchHeader
 from octavo.runtime.checksum import Buffer
-from octavo.spark.export_run import export_log
 from octavo.spark.live_reading import plan_cluster, read_split
 from octavo.spark.options import ReadOptions
 from octavo.testing import LocalCluster

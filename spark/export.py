@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from octavo.spark.arrow_files import check_codec
-from octavo.spark.export_repair import OnChecked
-from octavo.spark.export_run import ExportProgress, ExportReport, OnProgress, export_log
+from octavo.client.exports.arrow_files import check_codec
+from octavo.client.exports.repair import OnChecked
+from octavo.client.exports.run import ExportProgress, ExportReport, OnProgress, export_log
 from octavo.spark.live import cluster_log
 
 __all__ = ["ExportProgress", "ExportReport", "export_topic", "export_topic_async"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from octavo.client.exports.layout import CONTROL, topic_of
+from octavo.client.exports.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
+from octavo.client.exports.tree import LocalTree
 from octavo.runtime.errors import ConfigError, UnknownTopic
-from octavo.spark.layout import CONTROL, topic_of
-from octavo.spark.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
 from octavo.spark.options import ReadOptions
-from octavo.spark.tree import LocalTree
 
 
 class ExportedTopic(NamedTuple):

@@ -1,7 +1,7 @@
 """The only module of this folder that knows brokers and bookies.
 
 A broker is asked once for the segments of a topic; batches then come from the bookies. Fills the
-values of `octavo.spark.log_view` and serves its two protocols.
+values of `octavo.client.exports.log_view` and serves its two protocols.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
+from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.messaging import AsyncClient
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.descriptions import LogDescription
@@ -17,7 +18,6 @@ from octavo.client.segments.reader import DescribedLedgers
 from octavo.client.segments.scan import scan, scan_headers
 from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.errors import InconsistentTopicId, UnknownTopic
-from octavo.spark.log_view import LogSource, PartitionLog, TopicLog
 from octavo.spark.options import ReadOptions
 
 CLIENT_NAME = "octavo-scan"

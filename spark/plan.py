@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from octavo.client.exports.checked_file import FileChecks
+from octavo.client.exports.layout import folder_of
+from octavo.client.exports.log_view import PartitionLog
+from octavo.client.exports.manifest import FileEntry, ManifestState
 from octavo.proto.edges import EARLIEST, LATEST
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError, InconsistentTopicId, OffsetOutOfRange
-from octavo.spark.checked_file import FileChecks
-from octavo.spark.layout import folder_of
-from octavo.spark.log_view import PartitionLog
-from octavo.spark.manifest import FileEntry, ManifestState
 from octavo.spark.options import Bound, ReadOptions
 
 

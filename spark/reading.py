@@ -14,11 +14,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from octavo.proto import batch as batches
-from octavo.proto.batch import BatchFlags
-from octavo.runtime.errors import ConfigError, CorruptEntry
-from octavo.spark.arrow_files import Rebatcher, read_file
-from octavo.spark.columns import (
+from octavo.client.exports.arrow_files import Rebatcher, read_file
+from octavo.client.exports.columns import (
     HeaderRun,
     arrow_schema,
     columns_of_headers,
@@ -30,8 +27,11 @@ from octavo.spark.columns import (
     to_columns,
     without_bodies,
 )
+from octavo.client.exports.log_view import BatchSource, TopicLog
+from octavo.proto import batch as batches
+from octavo.proto.batch import BatchFlags
+from octavo.runtime.errors import ConfigError, CorruptEntry
 from octavo.spark.exported import ExportedTopic, ExportedTopics, root_of
-from octavo.spark.log_view import BatchSource, TopicLog
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import (
     FileSplit,

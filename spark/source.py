@@ -31,9 +31,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.proto.kafka_schema import HEADERS, SQL_TYPES
 from octavo.runtime.errors import ConfigError
-from octavo.spark.metadata_columns import METADATA_COLUMNS
 from octavo.spark.options import ReadOptions, StreamOptions, wants_headers, wants_metadata
 from octavo.spark.plan import FileSplit
 from octavo.spark.sink_options import WriteOptions

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark.errors import PySparkException
 
-from octavo.spark.export_run import export_log
+from octavo.client.exports.run import export_log
 from tests.spark_memory import ODD_ROWS, MemoryTopic, numbered
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import NamedTuple, cast
 
 import pyarrow as pa
 
+from octavo.client.exports.log_view import PartitionLog, TopicLog
 from octavo.proto import batch as batches
 from octavo.proto.compacted import without_records
 from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
 from octavo.runtime.ids import EntryId, LedgerId
-from octavo.spark.log_view import PartitionLog, TopicLog
 
 Headers = Sequence[tuple[str, bytes | None]]
 

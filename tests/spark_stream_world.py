@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from octavo.client.exports.log_view import PartitionLog
 from octavo.proto.segments import Segment
 from octavo.runtime.clock import ManualClock
 from octavo.runtime.ids import LedgerId
-from octavo.spark.log_view import PartitionLog
 from octavo.spark.options import StreamOptions
 from octavo.spark.plan import PartitionView, Split, view_of
 from octavo.spark.stream_core import Head

@@ -44,9 +44,9 @@ MANY_POSITIONAL = {
     "client/messaging/reading/offsets.py:_round",
     "client/messaging/records.py:make_records",
     "metadata/embedded_proof.py:node_crc",
-    "spark/columns.py:_column",
-    "spark/export_run.py:__init__",
-    "spark/layout.py:data_file",
+    "client/exports/columns.py:_column",
+    "client/exports/run.py:__init__",
+    "client/exports/layout.py:data_file",
     "src/octavo/supervisor/layout.py:_child",
 }
 ENSURED = {
@@ -55,7 +55,7 @@ ENSURED = {
     "client/messaging/sync/loop_thread.py": 2,
     "serving/partition/driver.py": 2,
     "serving/streams.py": 2,
-    "spark/export_run.py": 1,
+    "client/exports/run.py": 1,
 }
 """Tasks that one function makes, waits for and ends."""
 CORES = (

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from octavo.spark.columns import arrow_schema
-from octavo.spark.export_run import export_log
-from octavo.spark.metadata_columns import METADATA_COLUMNS
+from octavo.client.exports.columns import arrow_schema
+from octavo.client.exports.metadata_columns import METADATA_COLUMNS
+from octavo.client.exports.run import export_log
 from octavo.spark.source import (
     HEADER_COLUMNS,
     KAFKA_COLUMNS,

@@ -12,15 +12,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 from octavo import Client, Record
+from octavo.client.exports.manifest import Manifest
+from octavo.client.exports.tree import LocalTree
 from octavo.errors import BrokerUnavailable, UnknownTopic
 from octavo.spark import live
 from octavo.spark.export import export_topic
 from octavo.spark.live_reading import plan_cluster, read_split
-from octavo.spark.manifest import Manifest
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, Split
 from octavo.spark.reading import plan_files, read_file_split
-from octavo.spark.tree import LocalTree
 from octavo.testing import LocalCluster
 from tests.spark_memory import ODD_ROWS, Row, ints, numbered, rows_back
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.client.exports.columns import EXPORTED, arrow_schema, to_columns
 from octavo.client.messaging.reading import arrow
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto.batch import BatchFlags, decode_header
 from octavo.proto.kafka_columns import SCHEMA, micros
 from octavo.proto.segments import StoredBatch
-from octavo.spark.columns import EXPORTED, arrow_schema, to_columns
 from tests.spark_memory import MemoryTopic, Row
 
 INT64_MAX = 2**63 - 1

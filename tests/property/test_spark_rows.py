@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.client.exports import arrow_files
+from octavo.client.exports.arrow_files import checks_of, read_file
+from octavo.client.exports.columns import EXPORTED
+from octavo.client.exports.manifest import Manifest, ManifestState, checksum_of
+from octavo.client.exports.run import export_log
+from octavo.client.exports.tree import LocalTree
 from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import OctavoError
-from octavo.spark import arrow_files
-from octavo.spark.arrow_files import checks_of, read_file
-from octavo.spark.columns import EXPORTED
-from octavo.spark.export_run import export_log
-from octavo.spark.manifest import Manifest, ManifestState, checksum_of
-from octavo.spark.tree import LocalTree
 from tests.spark_memory import MemoryTopic, Row, rows_back
 
 BINARY = st.none() | st.binary(max_size=12)

@@ -9,11 +9,11 @@ import pathlib
 import pyarrow as pa
 import pytest
 
-from octavo.spark.arrow_files import LedgerExporter, Rebatcher, checks_of, read_file
-from octavo.spark.columns import EXPORTED, TYPES, slice_offsets, to_columns
-from octavo.spark.metadata_columns import METADATA_COLUMNS
+from octavo.client.exports.arrow_files import LedgerExporter, Rebatcher, checks_of, read_file
+from octavo.client.exports.columns import EXPORTED, TYPES, slice_offsets, to_columns
+from octavo.client.exports.metadata_columns import METADATA_COLUMNS
+from octavo.client.exports.tree import LocalTree
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS
-from octavo.spark.tree import LocalTree
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered
 
 ALL = {**KAFKA_COLUMNS, **HEADER_COLUMNS, **METADATA_COLUMNS}

@@ -11,17 +11,17 @@ import sys
 
 import pytest
 
+from octavo.client.exports import checked_file
+from octavo.client.exports.arrow_files import checks_of, read_file
+from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks
+from octavo.client.exports.columns import EXPORTED
+from octavo.client.exports.manifest import Manifest, ManifestState
+from octavo.client.exports.run import export_log
+from octavo.client.exports.tree import LocalTree
 from octavo.runtime.errors import MetadataCorrupt, OctavoError, StorageFailed, UnsupportedVersion
-from octavo.spark import checked_file
-from octavo.spark.arrow_files import checks_of, read_file
-from octavo.spark.checked_file import BlockDigest, CheckedFile, FileChecks
-from octavo.spark.columns import EXPORTED
-from octavo.spark.export_run import export_log
-from octavo.spark.manifest import Manifest, ManifestState
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit
 from octavo.spark.reading import plan_files, read_file_split
-from octavo.spark.tree import LocalTree
 from tests.spark_damage import files_below, flips, share
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered, rows_back
 
@@ -170,7 +170,7 @@ def harm(path: pathlib.Path, damage: str) -> None:
 async def test_files_that_share_a_ledger_are_written_again_together(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.spark.arrow_files.FILE_BYTES_MAX", 600_000)
+    monkeypatch.setattr("octavo.client.exports.arrow_files.FILE_BYTES_MAX", 600_000)
     topic = MemoryTopic()
     topic.append([numbered(5000, 5000 * n) for n in range(8)])
     topic.append([numbered(10, 40_000)])

@@ -11,15 +11,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
+from octavo.client.exports import arrow_files
+from octavo.client.exports import plan as export_plan
+from octavo.client.exports.arrow_files import checks_of, read_file, verify_file
+from octavo.client.exports.columns import EXPORTED, arrow_schema
+from octavo.client.exports.manifest import Manifest, ManifestState
+from octavo.client.exports.run import ExportProgress, export_log
+from octavo.client.exports.tree import LocalTree
 from octavo.proto.batch import BatchFlags
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import ConfigError, CorruptEntry, StorageFailed
-from octavo.spark import arrow_files, export_plan
-from octavo.spark.arrow_files import checks_of, read_file, verify_file
-from octavo.spark.columns import EXPORTED, arrow_schema
-from octavo.spark.export_run import ExportProgress, export_log
-from octavo.spark.manifest import Manifest, ManifestState
-from octavo.spark.tree import LocalTree
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered, rows_back
 
 

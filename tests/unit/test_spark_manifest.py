@@ -12,8 +12,7 @@ from dataclasses import asdict
 
 import pytest
 
-from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion
-from octavo.spark.manifest import (
+from octavo.client.exports.manifest import (
     CHECKPOINT_EVERY,
     FORMAT_VERSION,
     Change,
@@ -23,7 +22,8 @@ from octavo.spark.manifest import (
     ManifestState,
     checksum_of,
 )
-from octavo.spark.tree import ABANDONED_AFTER_S, LocalTree
+from octavo.client.exports.tree import ABANDONED_AFTER_S, LocalTree
+from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion
 
 INFO = ExportInfo("orders", "ab" * 16, "arrow", "zstd", 2, "schema")
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
+from octavo.client.exports.columns import EXPORTED, arrow_schema
+from octavo.client.exports.layout import folder_of, topic_of
+from octavo.client.exports.run import export_log
 from octavo.runtime.errors import ConfigError
-from octavo.spark.columns import EXPORTED, arrow_schema
-from octavo.spark.export_run import export_log
 from octavo.spark.exported import ExportedTopics
-from octavo.spark.layout import folder_of, topic_of
 from octavo.spark.options import ReadOptions
 from tests.spark_memory import MemoryTopic, Row, numbered
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from octavo.client.exports.log_view import PartitionLog
+from octavo.client.exports.manifest import Change, FileEntry, ManifestState
+from octavo.client.exports.plan import SMALL_LEDGER_BYTES, plan_partition
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError, OctavoError, OffsetOutOfRange
 from octavo.runtime.ids import LedgerId
-from octavo.spark.export_plan import SMALL_LEDGER_BYTES, plan_partition
-from octavo.spark.log_view import PartitionLog
-from octavo.spark.manifest import Change, FileEntry, ManifestState
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, PartitionView, Split, plan, view_of
 from tests.unit.test_spark_manifest import entry

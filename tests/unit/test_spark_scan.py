@@ -13,6 +13,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from octavo.client.exports import columns as export_columns
+from octavo.client.exports.columns import to_columns
+from octavo.client.exports.run import export_log
 from octavo.client.segments.reader import DescribedLedgers
 from octavo.proto import batch as batches
 from octavo.proto.batch_arrow import decode_arrow
@@ -20,10 +23,7 @@ from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptEntry, ReadUnknown, StorageFailed
 from octavo.runtime.ids import EntryId
-from octavo.spark import columns as spark_columns
 from octavo.spark import reading, worker_connections
-from octavo.spark.columns import to_columns
-from octavo.spark.export_run import export_log
 from octavo.spark.loop_bridge import ScanLoop, iterate
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit
@@ -161,14 +161,14 @@ def test_stored_columns_that_nobody_wants_are_not_decoded(
         asked.append(names)
         return decode_arrow(batch, names)
 
-    monkeypatch.setattr(spark_columns, "decode_arrow", watched)
+    monkeypatch.setattr(export_columns, "decode_arrow", watched)
     topic = MemoryTopic()
     topic.append([ODD_ROWS])
     stored = topic.stored[1][0]
     got = to_columns(stored, "orders", 0, columns)
     assert sorted(asked[0]) == sorted(decoded)
     monkeypatch.undo()
-    everything = to_columns(stored, "orders", 0, tuple(spark_columns.TYPES))
+    everything = to_columns(stored, "orders", 0, tuple(export_columns.TYPES))
     assert got.equals(everything.select(list(columns)))
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from octavo.client.exports.columns import arrow_schema
+from octavo.client.exports.log_view import PartitionLog
+from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.proto.kafka_columns import TYPES
 from octavo.proto.segments import Segment
 from octavo.runtime.ids import EntryId, LedgerId
-from octavo.spark.columns import arrow_schema
 from octavo.spark.live import partition_log
-from octavo.spark.log_view import PartitionLog
-from octavo.spark.metadata_columns import METADATA_COLUMNS
 from octavo.spark.plan import LedgerSplit, Split, view_of
 from octavo.spark.reading import time_lookup
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import LongType, StructField, StructType
 
+from octavo.client.exports.run import export_log
 from octavo.runtime.errors import BrokerUnavailable, OctavoError
 from octavo.runtime.errors_of_groups import NonEmptyGroup
-from octavo.spark.export_run import export_log
 from octavo.spark.options import TOPIC_IDS
 from octavo.spark.positions import Positions
 from octavo.spark.source import OctavoSource, OctavoStreamReader

@@ -44,9 +44,9 @@ def export(
     their ledgers live. Ends with exit code 1 and names the files when some cannot be.
     """
     # Imported here: loads Arrow.
+    from octavo.client.exports.manifest import FileEntry
     from octavo.runtime.errors import StorageFailed
     from octavo.spark.export import ExportProgress, export_topic
-    from octavo.spark.manifest import FileEntry
 
     checked = 0
 

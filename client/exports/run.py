@@ -4,7 +4,7 @@ A run describes the topic, compares it with the manifest, and copies what is mis
 partition in offset order, partitions in parallel. Each group of ledgers is written, verified and
 renamed before one manifest version names its files. Stopping anywhere loses at most the work on
 unfinished groups; a run with nothing new changes nothing. Files that are gone or damaged are
-written again from their ledgers first (`octavo.spark.export_repair`).
+written again from their ledgers first (`octavo.client.exports.repair`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from octavo.client.exports.arrow_files import LedgerExporter, check_codec
+from octavo.client.exports.columns import EXPORTED, arrow_schema
+from octavo.client.exports.layout import control_folder, folder_of, is_data_file
+from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
+from octavo.client.exports.manifest import (
+    FOLDER,
+    Change,
+    ExportInfo,
+    FileEntry,
+    Manifest,
+    ManifestState,
+)
+from octavo.client.exports.plan import Group, PartitionPlan, plan_partition
+from octavo.client.exports.repair import OnChecked, damaged_files, repair_group, sharing
+from octavo.client.exports.tree import LocalTree
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import CorruptEntry, InvariantViolation, VersionConflict
-from octavo.spark.arrow_files import LedgerExporter, check_codec
-from octavo.spark.columns import EXPORTED, arrow_schema
-from octavo.spark.export_plan import Group, PartitionPlan, plan_partition
-from octavo.spark.export_repair import OnChecked, damaged_files, repair_group, sharing
-from octavo.spark.layout import control_folder, folder_of, is_data_file
-from octavo.spark.log_view import LogSource, PartitionLog, TopicLog
-from octavo.spark.manifest import FOLDER, Change, ExportInfo, FileEntry, Manifest, ManifestState
-from octavo.spark.tree import LocalTree
 
 PARALLEL_PARTITIONS = 2
 CHUNK_BYTES = 4 << 20

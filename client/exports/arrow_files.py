@@ -20,11 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from octavo.proto import batch as batches
-from octavo.proto.segments import StoredBatch
-from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
-from octavo.spark.checked_file import BlockDigest, CheckedFile, FileChecks
-from octavo.spark.columns import (
+from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks
+from octavo.client.exports.columns import (
     EXPORTED,
     arrow_schema,
     int_at,
@@ -32,9 +29,12 @@ from octavo.spark.columns import (
     slice_offsets,
     to_columns,
 )
-from octavo.spark.layout import control_folder, data_file, folder_of
-from octavo.spark.manifest import FileEntry
-from octavo.spark.tree import LocalTree
+from octavo.client.exports.layout import control_folder, data_file, folder_of
+from octavo.client.exports.manifest import FileEntry
+from octavo.client.exports.tree import LocalTree
+from octavo.proto import batch as batches
+from octavo.proto.segments import StoredBatch
+from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

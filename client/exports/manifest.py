@@ -1,6 +1,6 @@
 """The manifest of an exported topic: which files exist, one version at a time (spec/spark.md §5).
 
-Below the topic's control folder (`octavo.spark.layout`):
+Below the topic's control folder (`octavo.client.exports.layout`):
 
     _export.json                        what this export is; created once
     _manifest/<version:020d>.json       {"token", "add", "remove"}, created exclusively
@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
 
+from octavo.client.exports.layout import control_folder, folder_of
+from octavo.client.exports.tree import LocalTree
 from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion, VersionConflict
 from octavo.runtime.invariant import invariant
-from octavo.spark.layout import control_folder, folder_of
-from octavo.spark.tree import LocalTree
 
 FORMAT_VERSION = 2
 FOLDER = "_manifest"
@@ -55,7 +55,7 @@ class FileEntry:
     schema_id: int
     codec: str
     block_crcs: str
-    """See `octavo.spark.checked_file.FileChecks`."""
+    """See `octavo.client.exports.checked_file.FileChecks`."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from octavo.client.exports.arrow_files import check_bytes, checks_of
+from octavo.client.exports.checked_file import CheckedFile
+from octavo.client.exports.layout import folder_of
+from octavo.client.exports.log_view import PartitionLog
+from octavo.client.exports.manifest import FileEntry, ManifestState
+from octavo.client.exports.plan import Group
+from octavo.client.exports.tree import LocalTree
 from octavo.runtime.errors import StorageFailed
-from octavo.spark.arrow_files import check_bytes, checks_of
-from octavo.spark.checked_file import CheckedFile
-from octavo.spark.export_plan import Group
-from octavo.spark.layout import folder_of
-from octavo.spark.log_view import PartitionLog
-from octavo.spark.manifest import FileEntry, ManifestState
-from octavo.spark.tree import LocalTree
 
 OnChecked = Callable[[FileEntry, StorageFailed | None], None]
 """Told of every file that was looked at, with what is wrong with it."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.client.exports.log_view import PartitionLog
+from octavo.client.exports.manifest import ManifestState
 from octavo.proto.segments import Segment
-from octavo.spark.log_view import PartitionLog
-from octavo.spark.manifest import ManifestState
 
 SMALL_LEDGER_BYTES = 16 << 20
 """Adjacent ledgers are joined until together they reach this size."""

@@ -12,12 +12,12 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.proto import batch as batches
 from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.proto.batch_arrow import NAMES, decode_arrow
 from octavo.proto.segments import StoredBatch
-from octavo.spark.metadata_columns import METADATA_COLUMNS
 
 TYPES: Mapping[str, pa.DataType] = {
     **kafka_columns.TYPES,
