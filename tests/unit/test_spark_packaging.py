@@ -19,7 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 import pyspark_octavo
 from octavo.spark.source import OctavoSource
 
-HEAVY = ("pyarrow", "grpc", "lz4", "asyncio", "google.protobuf", "octavo.client", "octavo.serving")
+CLIENTS = {"octavo.client.ledger", "octavo.client.messaging", "octavo.client.segments"}
+HEAVY = {"pyarrow", "grpc", "lz4", "asyncio", "google.protobuf", "octavo.serving", *CLIENTS}
 
 
 def loaded_by(module: str) -> set[str]:
@@ -30,11 +31,11 @@ def loaded_by(module: str) -> set[str]:
 
 def test_source_module_is_light() -> None:
     """Every worker imports it before it knows whether it reads files or ledgers."""
-    assert not loaded_by("octavo.spark.source") & set(HEAVY)
+    assert not loaded_by("octavo.spark.source") & HEAVY
 
 
 def test_reading_files_loads_no_client() -> None:
-    assert not loaded_by("octavo.spark.reading") & {"grpc", "octavo.client", "octavo.serving"}
+    assert not loaded_by("octavo.spark.reading") & {"grpc", "octavo.serving", *CLIENTS}
 
 
 def test_spark_finds_the_format_by_the_name_of_its_module() -> None:
