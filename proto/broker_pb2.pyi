@@ -1351,6 +1351,7 @@ class SegmentInfo(_message.Message):
     LEDGER_RECORD_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
+    DENSE_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -1367,6 +1368,8 @@ class SegmentInfo(_message.Message):
     max_timestamp_ms: _builtins.int
     compacted: _builtins.bool
     """offsets may be missing inside"""
+    dense: _builtins.bool
+    """each offset is a record that every reader gets; false: no, or not known"""
     def __init__(
         self,
         *,
@@ -1381,10 +1384,11 @@ class SegmentInfo(_message.Message):
         ledger_record: _builtins.bytes = ...,
         max_timestamp_ms: _builtins.int = ...,
         compacted: _builtins.bool = ...,
+        dense: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "compacted", b"compacted", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

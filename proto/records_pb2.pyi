@@ -670,6 +670,7 @@ class SegmentRecord(_message.Message):
     LAST_ENTRY_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
+    DENSE_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -682,6 +683,8 @@ class SegmentRecord(_message.Message):
     max_timestamp_ms: _builtins.int
     compacted: _builtins.bool
     """offsets may be missing inside"""
+    dense: _builtins.bool
+    """each offset is a record that every reader gets; false: no, or not known"""
     def __init__(
         self,
         *,
@@ -694,10 +697,11 @@ class SegmentRecord(_message.Message):
         last_entry: _builtins.int = ...,
         max_timestamp_ms: _builtins.int = ...,
         compacted: _builtins.bool = ...,
+        dense: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "compacted", b"compacted", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

@@ -34,6 +34,7 @@ def to_record(segment: Segment) -> records_pb2.SegmentRecord:
         last_entry=segment.last_entry,
         max_timestamp_ms=_timestamp(segment),
         compacted=segment.compacted,
+        dense=segment.dense,
     )
     if segment.end_offset is not None:
         record.end_offset = segment.end_offset
@@ -59,6 +60,7 @@ def to_info(segment: Segment, high_watermark: int) -> broker_pb2.SegmentInfo:
         ledger_record=segment.ledger_record,
         max_timestamp_ms=_timestamp(segment),
         compacted=segment.compacted,
+        dense=segment.dense,
     )
 
 
@@ -89,5 +91,6 @@ def _segment(
         last_entry=EntryId(form.last_entry) if end_offset is not None else NO_ENTRY,
         max_timestamp_ms=form.max_timestamp_ms if form.max_timestamp_ms >= 0 else None,
         compacted=form.compacted,
+        dense=form.dense,
         ledger_record=ledger_record,
     )

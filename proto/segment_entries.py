@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from octavo.proto.batch import BROKER_AT, HEADER_BYTES
+from octavo.proto.batch import BROKER_AT, HEADER_BYTES, BatchFlags, BatchHeader
 from octavo.proto.batch import MAGIC as BATCH_MAGIC
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptBatch, CorruptEntry, UnsupportedVersion
@@ -40,6 +40,7 @@ _BATCH, _SNAPSHOT_FIRST, _FOOTER_FIRST = (
     bytes((magic,)) for magic in (BATCH_MAGIC, SNAPSHOT_MAGIC, FOOTER_MAGIC)
 )
 
+_NOT_FOR_ALL = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL | BatchFlags.COMPACTED
 _PREFIX = struct.Struct("<BBHI")
 _CRC = struct.Struct("<I")
 _TOPIC_ID_BYTES = 16
@@ -133,6 +134,11 @@ class Footer(NamedTuple):
 def is_batch(payload: Buffer) -> bool:
     """Whether an entry's payload is a batch (0xB7)."""
     return payload[:1] == _BATCH
+
+
+def holds_each_offset(header: BatchHeader) -> bool:
+    """Whether each offset of a batch is a record that every reader gets."""
+    return not header.flags & _NOT_FOR_ALL and header.record_count == header.last_offset_delta + 1
 
 
 def peek_offsets(begins: Buffer) -> tuple[int, int]:

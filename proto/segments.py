@@ -40,6 +40,10 @@ class Segment:
     """No record is newer; None: it holds no record, or it is not known."""
     compacted: bool = False
     """Whether offsets may be missing inside: a cleaner removed records that were superseded."""
+    dense: bool = False
+    """Whether each of its offsets, of an open one each that could be read when it was told, is a
+    record that every reader gets: none was removed, is a marker, is of a transaction. False: no,
+    or it is not known."""
     ledger_record: bytes = field(default=b"", repr=False)
     """octavo.records.LedgerRecord, for readers that go straight to the bookies; not in the list."""
 

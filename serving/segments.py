@@ -27,9 +27,17 @@ def first_state(topic_id: uuid.UUID, partition: int) -> PartitionState:
 
 
 def sealed_segment(
-    segment: Segment, closed: LedgerMetadata, end_offset: int, figures: SegmentFigures
+    segment: Segment,
+    closed: LedgerMetadata,
+    end_offset: int,
+    figures: SegmentFigures,
+    *,
+    dense: bool = False,
 ) -> Segment:
-    """`segment` with the counts of its CLOSED ledger (ML-4, ML-6)."""
+    """`segment` with the counts of its CLOSED ledger (ML-4, ML-6).
+
+    `dense`: whether each of its offsets is known to be a record that every reader gets.
+    """
     invariant(
         closed.state is LedgerState.CLOSED and closed.ledger_id == segment.ledger_id,
         f"ledger {segment.ledger_id} must be CLOSED before its counts are recorded",
@@ -42,6 +50,7 @@ def sealed_segment(
         last_append_ms=known_time(figures.last_append_ms),
         last_entry=EntryId(closed.last_entry if closed.last_entry is not None else NO_ENTRY),
         max_timestamp_ms=known_time(figures.max_timestamp_ms),
+        dense=dense,
     )
 
 

@@ -12,7 +12,14 @@ from octavo.spark.live import CLIENT_NAME, LedgerBatches, describe_topics
 from octavo.spark.loop_bridge import iterate
 from octavo.spark.options import ReadOptions
 from octavo.spark.plan import FileSplit, LedgerSplit, Split, plan
-from octavo.spark.reading import ledger_rows, read_file_split, time_lookup, views
+from octavo.spark.reading import (
+    follows_from_place,
+    ledger_rows,
+    read_file_split,
+    rows_of_place,
+    time_lookup,
+    views,
+)
 from octavo.spark.worker_connections import WorkerConnections
 
 BATCHES_AHEAD = 4
@@ -37,7 +44,12 @@ def read_split(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
 
 
 def read_ledger_split(split: LedgerSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of one ledger range; connections live on the loop of the process (`iterate`)."""
+    """The rows of one ledger range; connections live on the loop of the process (`iterate`).
+
+    No bookie is asked for columns that follow from what the broker said of the ledger.
+    """
+    if follows_from_place(split, columns):
+        return rows_of_place(split, columns)
 
     async def rows() -> AsyncIterator[pa.RecordBatch]:
         async with (

@@ -56,6 +56,11 @@ class LedgerSplit:
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
+    def dense(self) -> bool:
+        """Whether the ledger holds a row for each of these offsets, as its broker says."""
+        return self.segment.dense and not self.segment.compacted
+
+    @property
     def newest_ms(self) -> int | None:
         """No record of this piece is newer, by its own or the broker's time; None: not known."""
         newest_ms, append_ms = self.segment.max_timestamp_ms, self.segment.last_append_ms

@@ -136,10 +136,10 @@ def time_lookup(read: ReadSplit) -> TimeLookup:
 def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a split of an exported file.
 
-    Where the manifest says which offsets a file holds, columns that follow from it are not read.
+    Columns that follow from its manifest are not read.
     """
-    if split.dense and columns and set(columns) <= _OF_PLACE:
-        return _rows_of_manifest(split, columns)
+    if follows_from_place(split, columns):
+        return rows_of_place(split, columns)
     first, end = (None, None) if split.whole else (split.first, split.end)
     fmt = split.path.rpartition(".")[2]
     path = pathlib.Path(split.path)
@@ -147,10 +147,23 @@ def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.Rec
 
 
 _OF_PLACE = frozenset({"topic", "partition", "offset"})
+_OF_LEDGER = _OF_PLACE | {"ledgerId"}
 
 
-def _rows_of_manifest(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def follows_from_place(split: Split, columns: Sequence[str]) -> bool:
+    """Whether the rows of a split are known without reading it: which offsets it holds, and where.
+
+    Of a file its manifest says so, of a ledger its broker.
+    """
+    known = _OF_PLACE if isinstance(split, FileSplit) else _OF_LEDGER
+    return split.dense and bool(columns) and set(columns) <= known
+
+
+def rows_of_place(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a split that `follows_from_place`."""
     same: dict[str, object] = {"topic": split.topic, "partition": split.partition}
+    if isinstance(split, LedgerSplit):
+        same["ledgerId"] = split.segment.ledger_id
     for first in range(split.first, split.end, NARROW_ROWS):
         end = min(first + NARROW_ROWS, split.end)
         arrays = [

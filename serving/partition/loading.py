@@ -99,7 +99,7 @@ class PartitionLoader:
         ends = [_last_entry(segment, closed) for segment in segments]
         start, found = await self._newest_snapshot(segments, ends, closed)
         offset = segments[start].base_offset if segments else end_of(state)
-        figures = Figures()
+        figures = Figures(whole_from=offset)
         if found is not None:
             producers = found.snapshot.producers
             # Nobody else uses these states before the partition is loaded.
@@ -107,20 +107,22 @@ class PartitionLoader:
             ids = found.snapshot.dedup_ids
             await _apart_if_many(len(ids) // IDS_LIKE_A_PRODUCER_BYTES, self._dedup.restore, ids)
             offset = found.snapshot.end_offset
-            figures = Figures(found.snapshot.figures)
+            begins = found.snapshot.end_offset == segments[start].base_offset
+            figures = Figures(found.snapshot.figures, whole_from=offset if begins else None)
             self.result.last_append_ms = found.snapshot.figures.last_append_ms
         for i in range(start, len(segments)):
             first = found.entry + 1 if found is not None and i == start else 0
             if i > start:
-                figures = Figures()
+                figures = Figures(whole_from=segments[i].base_offset)
             offset = await self._replay(
                 segments[i], closed, first, ends[i], offset=offset, figures=figures
             )
         self.result.end_offset = offset
         if segments and segments[-1].end_offset is None:
             last = segments[-1]
+            end = max(offset, last.base_offset)
             self.result.sealed[last.ledger_id] = sealed_segment(
-                last, closed[last.ledger_id], max(offset, last.base_offset), figures.value
+                last, closed[last.ledger_id], end, figures.value, dense=figures.dense_to == end
             )
         return self.result.sealed
 

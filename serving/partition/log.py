@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchHeader
-from octavo.proto.segment_entries import SegmentFigures
+from octavo.proto.segment_entries import SegmentFigures, holds_each_offset
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError
 from octavo.runtime.ids import EntryId
@@ -305,13 +305,26 @@ class PartitionLog:
 
 
 class Figures:
-    """Running figures of the open segment."""
+    """Running figures of the open segment.
 
-    def __init__(self, start: SegmentFigures | None = None) -> None:
+    Args:
+        start: what is known of batches before the first one that is noted.
+        whole_from: the segment's base offset, when that one is its first; None: it need not be.
+    """
+
+    def __init__(
+        self, start: SegmentFigures | None = None, *, whole_from: int | None = None
+    ) -> None:
         self._now = start or SegmentFigures()
+        self.dense_to = whole_from
+        """Each offset from the segment's base up to this one is a record that every reader gets;
+        None: one is not, or it is not known."""
 
     def note(self, header: BatchHeader, payload_bytes: int) -> None:
         """Account for one batch."""
+        if self.dense_to is not None:
+            follows = header.base_offset == self.dense_to and holds_each_offset(header)
+            self.dense_to = header.next_offset if follows else None
         old = self._now
         self._now = SegmentFigures(
             old.payload_bytes + payload_bytes,

@@ -46,7 +46,7 @@ class OpenSegment:
         self.ledger_id = ledger_id
         self.base_offset = base_offset
         self.index = index
-        self.figures = Figures()
+        self.figures = Figures(whole_from=base_offset)
         self.opened_at_s = now_s
         self.size_bytes = 0
         """Payload bytes of every entry sent."""
@@ -147,7 +147,10 @@ class OpenSegment:
             f"{self.last_durable_entry} (INV-2)",
         )
         listed = Segment(self.ledger_id, self.base_offset)
-        return sealed_segment(listed, closed, end_offset, self.figures.value)
+        figures = self.figures
+        return sealed_segment(
+            listed, closed, end_offset, figures.value, dense=figures.dense_to == end_offset
+        )
 
     def source(self) -> OpenSource:
         """What a reader needs to read its durable part."""
@@ -163,4 +166,5 @@ class OpenSegment:
             first_append_ms=known_time(figures.first_append_ms),
             last_append_ms=known_time(figures.last_append_ms),
             max_timestamp_ms=known_time(figures.max_timestamp_ms),
+            dense=self.figures.dense_to is not None,
         )

@@ -210,6 +210,9 @@ def test_workers_need_neither_the_broker_nor_every_bookie(cluster: LocalCluster)
         # Read once: a broker that died before it told the bookies the LAC of its last entries
         # leaves them unconfirmed until they are recovered (RD-6).
         assert offsets_of(plan) == list(range(600))
+        assert all(split.dense for split in plan)  # ADR 72: whoever only counts asks nobody
+        told = [rows.num_rows for split in plan for rows in read_split(split, ("partition",))]
+        assert sum(told) == 600
     cluster.kill("broker-1")
     cluster.kill("bookie-2")
     assert offsets_of(plan) == list(range(600))
@@ -219,7 +222,7 @@ def offsets_of(plan: list[Split]) -> list[int]:
     return [
         offset
         for split in plan
-        for rows in read_split(split, ("offset",))
+        for rows in read_split(split, ("value", "offset"))
         for offset in ints(rows, "offset")
     ]
 

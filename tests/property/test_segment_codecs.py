@@ -37,6 +37,8 @@ def segments(draw: st.DrawFn) -> Segment:
         last_entry=EntryId(draw(st.integers(-1, INT64_MAX))) if closed else NO_ENTRY,
         max_timestamp_ms=draw(st.none() | WHOLE),
         ledger_record=draw(st.binary(max_size=4)),
+        compacted=draw(st.booleans()),
+        dense=draw(st.booleans()),
     )
 
 
