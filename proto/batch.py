@@ -28,9 +28,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from typing import Final, NamedTuple, cast
 
+from octavo.proto.batch_body import BodyReader
 from octavo.proto.compression import Codec, compress, decompress, is_known
 from octavo.runtime.checksum import Buffer, crc32c
 from octavo.runtime.errors import CorruptBatch, InvalidRecord, MessageTooLarge, UnsupportedVersion
@@ -200,6 +201,59 @@ def seal(
 
     `timestamps_ms` is (base, max). The bytes of an uncompressed body are copied once.
     """
+    producer_id, producer_epoch, base_sequence = producer
+    body = _packed(parts, codec)
+    head = _HEADER.pack(
+        MAGIC,
+        _HEADER_WORDS,
+        body.codec,
+        flags,
+        0,
+        body.stored_bytes,
+        body.size_bytes,
+        count,
+        producer_epoch,
+        marks,
+        producer_id,
+        *timestamps_ms,
+        base_sequence,
+        schema_id,
+        0,
+        count - 1,
+        0,
+        0,
+    )
+    return _with_crc(bytearray().join((head, *body.parts)))
+
+
+def with_body(header: BatchHeader, parts: Sequence[bytes]) -> Buffer:
+    """A batch with every field of `header` around another encoded body of as many records.
+
+    Codec (where the body does not shrink), sizes and crc are those of the body. Raises
+    MessageTooLarge.
+    """
+    body = _packed(parts, header.codec)
+    fields = header._replace(
+        codec=body.codec,
+        body_crc=0,
+        body_bytes=body.stored_bytes,
+        uncompressed_bytes=body.size_bytes,
+    )
+    head = _HEADER.pack(MAGIC, _HEADER_WORDS, *fields)
+    return _with_crc(bytearray().join((head, *body.parts)))
+
+
+class _Packed(NamedTuple):
+    """A body as it is stored."""
+
+    codec: int
+    parts: Sequence[bytes]
+    stored_bytes: int
+    size_bytes: int
+
+
+def _packed(parts: Sequence[bytes], codec: int) -> _Packed:
+    """Compress a body unless that makes it larger; raises MessageTooLarge."""
     body_bytes = sum(map(len, parts))
     if body_bytes > MAX_BODY_BYTES:
         raise MessageTooLarge(f"batch body of {body_bytes} bytes, limit {MAX_BODY_BYTES}")
@@ -214,28 +268,7 @@ def seal(
         raise MessageTooLarge(
             f"batch of {HEADER_BYTES + stored_bytes} bytes, limit {MAX_BATCH_BYTES}"
         )
-    producer_id, producer_epoch, base_sequence = producer
-    head = _HEADER.pack(
-        MAGIC,
-        _HEADER_WORDS,
-        codec,
-        flags,
-        0,
-        stored_bytes,
-        body_bytes,
-        count,
-        producer_epoch,
-        marks,
-        producer_id,
-        *timestamps_ms,
-        base_sequence,
-        schema_id,
-        0,
-        count - 1,
-        0,
-        0,
-    )
-    return _with_crc(bytearray().join((head, *parts)))
+    return _Packed(codec, parts, stored_bytes, body_bytes)
 
 
 def _with_crc(batch: bytearray) -> Buffer:
@@ -354,7 +387,7 @@ def decode_rows(batch: Buffer) -> Rows:
     header = verify(batch)
     body = body_of(batch, header)
     count = header.record_count
-    reader = _BodyReader(body)
+    reader = BodyReader(body)
     timestamps: Sequence[int] = reader.int64s(count)
     if header.flags & BatchFlags.APPEND_TIME:
         timestamps = [header.append_time_ms] * count
@@ -424,68 +457,3 @@ def _put_headers(parts: list[bytes], headers: Sequence[RecordHeaders]) -> None:
     parts.append(data)
     parts.append(_padding(len(data)))
     _put_binary(parts, [value for _, value in flat], len(flat))
-
-
-class _BodyReader:
-    """Cuts typed buffers off an untrusted body in order; every violation is a CorruptBatch."""
-
-    def __init__(self, body: Buffer) -> None:
-        self._body = body
-        self._at = 0
-
-    def _take(self, size: int) -> bytes:
-        start = self._at
-        end = start + size
-        self._at = end + (-size % 8)
-        if self._at > len(self._body):
-            raise CorruptBatch("batch body ends inside a buffer")
-        return bytes(self._body[start:end])
-
-    def int64s(self, count: int) -> array[int]:
-        out = array("q")
-        out.frombytes(self._take(8 * count))
-        return out
-
-    def int32s(self, count: int) -> array[int]:
-        out = array("i")
-        out.frombytes(self._take(4 * count))
-        return out
-
-    def offsets(self, count: int) -> list[int]:
-        """i32[count+1] that start at 0 and never fall."""
-        offsets = self.int32s(count + 1).tolist()
-        if offsets[0] != 0 or sorted(offsets) != offsets:
-            raise CorruptBatch("batch body has offsets that do not ascend from 0")
-        return offsets
-
-    def binaries(self, count: int) -> list[bytes | None]:
-        bitmap_bytes = (count + 7) // 8
-        bitmap = self._take(bitmap_bytes)
-        offsets = self.offsets(count)
-        data = self._take(offsets[-1])
-        valid = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
-        if not valid:
-            return [None] * count
-        if valid == (1 << count) - 1:
-            return [data[a:b] for a, b in pairwise(offsets)]
-        bits = reversed(f"{valid:0{count}b}")  # the lowest bit is the first record
-        return [
-            data[a:b] if bit == "1" else None
-            for (a, b), bit in zip(pairwise(offsets), bits, strict=True)
-        ]
-
-    def headers(self, count: int) -> list[list[tuple[str, bytes | None]]]:
-        lists = self.offsets(count)
-        total = lists[-1]
-        name_offsets = self.offsets(total)
-        data = self._take(name_offsets[-1])
-        try:
-            names = [data[a:b].decode() for a, b in pairwise(name_offsets)]
-        except UnicodeDecodeError as error:
-            raise CorruptBatch("batch has a header name that is not UTF-8") from error
-        pairs = list(zip(names, self.binaries(total), strict=True))
-        return [pairs[a:b] for a, b in pairwise(lists)]
-
-    def expect_end(self) -> None:
-        if self._at != len(self._body):
-            raise CorruptBatch(f"batch body has {len(self._body) - self._at} bytes too many")

@@ -310,20 +310,16 @@ def encode_arrow(
     if count == 0 or len(keys) != count or len(values) != count:
         raise InvalidRecord("columns of a batch must have one equal, positive length")
     stamps = timestamps_ms.cast(pa.int64())
-    parts: list[bytes] = []
     if stamps.null_count:
         raise InvalidRecord("every record needs a timestamp")
-    _put(parts, _bytes_of(stamps, 1, 8 * stamps.offset, 8 * count))
-    _put_binary(parts, keys.cast(pa.binary()))
-    _put_binary(parts, values.cast(pa.binary()))
     if headers is not None and headers.null_count < count:
         flags |= BatchFlags.HEADERS
-        _put_headers(parts, headers)
+    else:
+        headers = None
     if offset_deltas is not None:
         flags |= BatchFlags.COMPACTED
-        _put(parts, _bytes_of(offset_deltas, 1, 4 * offset_deltas.offset, 4 * count))
     return seal(
-        parts,
+        body_parts(stamps, keys, values, headers, offset_deltas),
         count,
         (_int_of(stamps[0]), _int_of(pc.max(stamps))),
         flags=flags,
@@ -331,6 +327,29 @@ def encode_arrow(
         producer=producer,
         schema_id=schema_id,
     )
+
+
+def body_parts(
+    timestamps_ms: pa.Array,
+    keys: pa.Array,
+    values: pa.Array,
+    headers: pa.Array | None,
+    offset_deltas: pa.Array | None,
+) -> list[bytes]:
+    """The uncompressed body of these columns, in parts; `octavo.proto.batch` tells its layout.
+
+    Columns have one length, times and deltas no nulls. Raises InvalidRecord.
+    """
+    count = len(timestamps_ms)
+    parts: list[bytes] = []
+    _put(parts, _bytes_of(timestamps_ms, 1, 8 * timestamps_ms.offset, 8 * count))
+    _put_binary(parts, keys.cast(pa.binary()))
+    _put_binary(parts, values.cast(pa.binary()))
+    if headers is not None:
+        _put_headers(parts, headers)
+    if offset_deltas is not None:
+        _put(parts, _bytes_of(offset_deltas, 1, 4 * offset_deltas.offset, 4 * count))
+    return parts
 
 
 def _put(parts: list[bytes], data: bytes) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from octavo.client.exports.log_view import PartitionLog, TopicLog
 from octavo.proto import batch as batches
 from octavo.proto.compacted import without_records
+from octavo.proto.compression import Codec
 from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import UnknownTopic
@@ -54,6 +55,7 @@ class MemoryTopic:
         producer: tuple[int, int, int] = (-1, -1, -1),
         flags: int = 0,
         schema_id: int = 0,
+        codec: int = Codec.LZ4,
     ) -> Segment:
         """A new ledger that holds one batch per inner sequence."""
         base = next_offset = self.end(partition)
@@ -71,6 +73,7 @@ class MemoryTopic:
                 producer_epoch=producer[1],
                 base_sequence=producer[2],
                 schema_id=schema_id,
+                codec=codec,
             )
             if flags:
                 batch = _with_flags(batch, flags)
@@ -178,7 +181,9 @@ def _with_flags(batch: Buffer, flags: int) -> Buffer:
     changed = bytearray(batch)
     changed[3] |= flags
     # Same identity written anew: computes the crc over the changed header.
-    return batches.with_sequence(bytes(changed), -1, -1, -1)
+    header = batches.decode_header(batch)
+    identity = header.producer_id, header.producer_epoch, header.base_sequence
+    return batches.with_sequence(bytes(changed), *identity)
 
 
 def rows_back(columns: pa.RecordBatch) -> dict[int, Row]:

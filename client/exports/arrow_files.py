@@ -1,9 +1,10 @@
 """Exported files: Arrow IPC or Parquet, written once, verified, named by their content (spark §5).
 
 Writing: stored batches of one or several ledgers of one partition go in; rows are regrouped into
-record batches of 8,192, so the bytes depend only on the rows and never on how entries were
-fetched (P13). Each finished file is synced, read back and compared with what was written before
-it gets its final name. Reading: record batches of an offset range, by the footer's random access.
+record batches of 8,192, so the bytes depend only on what is stored and never on how entries were
+fetched (P13). A file ends behind a stored batch, so that it can keep an index of them. Each
+finished file is synced, read back and compared with what was written before it gets its final name.
+Reading: record batches of an offset range, by the footer's random access.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from octavo.client.exports.batch_index import BATCHES_MAX, IndexBuilder
 from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks
 from octavo.client.exports.columns import (
     EXPORTED,
@@ -29,6 +31,7 @@ from octavo.client.exports.columns import (
     slice_offsets,
     to_columns,
 )
+from octavo.client.exports.index_files import stored_header, write_index
 from octavo.client.exports.layout import control_folder, data_file, folder_of
 from octavo.client.exports.manifest import FileEntry
 from octavo.client.exports.tree import LocalTree
@@ -43,7 +46,7 @@ BATCH_ROWS = 8192
 BATCH_BYTES_MAX = 32 << 20
 """Large records make shorter record batches: 8,192 rows of 1 MiB would be 8 GiB."""
 FILE_BYTES_MAX = 256 << 20
-"""Arrow bytes after which a file is ended at the next record batch."""
+"""Arrow bytes after which a file ends behind the stored batch that reached them."""
 CODECS = ("zstd", "lz4", "none")
 FORMATS = ("arrow", "parquet")
 _ZSTD_LEVEL = 1
@@ -64,6 +67,11 @@ class Rebatcher:
         self._pending: list[pa.RecordBatch] = []
         self._rows = 0  # in pending; below BATCH_ROWS between calls
         self._bytes = 0  # in pending; below BATCH_BYTES_MAX plus one batch
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are not yielded yet."""
+        return self._bytes
 
     def add(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows in; yields what became full."""
@@ -139,6 +147,7 @@ class LedgerExporter:
     Args:
         start: records below it are left out: they are exported, and a compacted ledger may hold
             some of them.
+        index: each file gets an index of its batches, as the trees that ask for it want (ADR 68).
     """
 
     def __init__(
@@ -150,8 +159,11 @@ class LedgerExporter:
         codec: str = "zstd",
         fmt: str = "arrow",
         start: int = 0,
+        index: bool = False,
     ) -> None:
         check_codec(codec, fmt)
+        self._index = IndexBuilder() if index else None
+        """Of the file that the rows at hand will be in."""
         self._start = start
         self._tree = tree
         self._topic = topic
@@ -195,8 +207,16 @@ class LedgerExporter:
             if self._start > header.base_offset:
                 offsets = rows.column("offset")
                 rows = slice_offsets(rows, offsets, self._start, header.next_offset)
+            if self._index is not None and rows.num_rows:
+                indexed = stored_header(item, header, rows)
+                self._index.add((item.ledger_id, item.entry_id), *indexed)
             for full in self._rebatcher.add(rows):
                 self._write(full)
+            written = 0 if self._open is None else self._open.arrow_bytes
+            if written + self._rebatcher.size_bytes >= FILE_BYTES_MAX or (
+                self._index is not None and len(self._index) >= BATCHES_MAX
+            ):
+                self._end_file()
 
     def finish(self) -> list[FileEntry]:
         """End the last file; returns every file in offset order."""
@@ -221,8 +241,8 @@ class LedgerExporter:
         stamps = rows.column("timestamp").cast(pa.int64())
         for bound in (pc.min(stamps), pc.max(stamps)):
             now.stamps_ms.append(cast("int", bound.as_py()) // 1000)
-        if now.arrow_bytes >= FILE_BYTES_MAX:
-            self._close_file(now)
+        if self._index is not None:
+            self._index.wrote(rows.num_rows)
 
     def _start_file(self) -> _OpenFile:
         for folder in (self._folder, self._scratch):
@@ -251,6 +271,7 @@ class LedgerExporter:
             self._close_file(self._open)
 
     def _close_file(self, now: _OpenFile) -> None:
+        """Publish what is complete; no manifest version names it yet."""
         now.writer.close()
         now.sink.close()
         self._open = None
@@ -281,6 +302,9 @@ class LedgerExporter:
         except BaseException:
             self._tree.discard(now.path)
             raise
+        if self._index is not None:
+            entry = write_index(self._tree, self._topic, entry, self._index)
+            self._index = IndexBuilder()
         self._done.append(entry)
 
 

@@ -2,6 +2,7 @@
 
     ROOT/<topic>/p<partition:05d>-<first:020d>-<last:020d>-<ledger>-<digest8>.arrow|.parquet
     ROOT/_octavo/<topic>/_export.json, _manifest/…       control files; temporary files too
+    ROOT/_octavo/<topic>/_index/<data file>-<digest8>.index   headers of its batches (ADR 68)
 
 A topic's folder holds data files and nothing else, side by side, so that any program opens it: one
 that lists folders meets no control file, and one that reads `name=value` folders as columns meets
@@ -43,6 +44,21 @@ def control_folder(topic: str) -> str:
 def data_file(partition: int, first: int, last: int, ledger: int, digest: str, fmt: str) -> str:
     """Name of a data file, made of its content: the same rows give the same name (P13)."""
     return f"p{partition:05d}-{first:020d}-{last:020d}-{ledger}-{digest[:8]}.{fmt}"
+
+
+def index_folder(topic: str) -> str:
+    """The folder of a topic's index files, relative to the root."""
+    return f"{control_folder(topic)}/_index"
+
+
+def index_file(data_file_name: str, digest: str) -> str:
+    """Name of the index of a data file, made of its own content too."""
+    return f"{data_file_name}-{digest[:8]}.index"
+
+
+def indexed_by(name: str) -> str:
+    """The data file that an index of this name belongs to."""
+    return name.rpartition("-")[0]
 
 
 def is_data_file(name: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
 
@@ -29,6 +29,8 @@ from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersi
 from octavo.runtime.invariant import invariant
 
 FORMAT_VERSION = 2
+INDEXED_VERSION = 3
+"""Of a control file that speaks of indexes; builds that know none refuse it."""
 FOLDER = "_manifest"
 EXPORT_FILE = "_export.json"
 _CRC_FIELD = "crc32c"
@@ -56,6 +58,14 @@ class FileEntry:
     codec: str
     block_crcs: str
     """See `octavo.client.exports.checked_file.FileChecks`."""
+    index: str = ""
+    """Name of the index of its batches (`octavo.client.exports.batch_index`); empty: it has none.
+
+    The next three say of the index what `bytes`, `rows` and `block_crcs` say of the file.
+    """
+    index_bytes: int = 0
+    index_batches: int = 0
+    index_crcs: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,8 @@ class ExportInfo:
     codec: str
     partitions: int
     schema: str
+    index: bool = False
+    """Whether each file has an index, so that it can stand for its ledgers (ADR 68)."""
     format_version: int = FORMAT_VERSION
 
 
@@ -150,8 +162,11 @@ class Manifest:
         return None if data is None else _parse_info(data, str(self._tree.path(self._info_file)))
 
     def create(self, wanted: ExportInfo) -> ExportInfo:
-        """Create the tree unless it exists; raises ConfigError when it is another topic's."""
-        data = _sealed(asdict(wanted))
+        """Create the tree unless it exists; raises ConfigError when it is another topic's.
+
+        A tree keeps what it was created with: one with indexes gets them from every exporter.
+        """
+        data = _sealed(_info_body(wanted))
         place = self._tree.path(self._data)
         if self.info() is None:
             foreign = self._tree.names(self._data)
@@ -173,6 +188,11 @@ class Manifest:
                     f"{place} is an export of {name} {have!r}, not {want!r}",
                     hint="export into another folder; offsets of two topics must not mix",
                 )
+        if wanted.index and not found.index:
+            raise ConfigError(
+                f"{place} is an export without indexes: it cannot stand for its ledgers",
+                hint="use an empty or new folder",
+            )
         return found
 
     def load(self) -> ManifestState:
@@ -217,9 +237,9 @@ class Manifest:
     def _create_version(self, version: int, change: Change) -> bool:
         token = self._tree.token()
         body = {
-            "format_version": FORMAT_VERSION,
+            "format_version": _version_of(change.add),
             "token": token,
-            "add": [asdict(entry) for entry in change.add],
+            "add": [_entry_body(entry) for entry in change.add],
             "remove": list(change.remove),
         }
         if self._tree.create_exclusive(self._version_name(version), _sealed(body)):
@@ -258,11 +278,11 @@ class Manifest:
         return ManifestState(version, {entry.file: entry for entry in files}, removed)
 
     def _write_checkpoint(self, state: ManifestState) -> None:
-        files = [asdict(state.files[name]) for name in sorted(state.files)]
+        files = [state.files[name] for name in sorted(state.files)]
         body = {
-            "format_version": FORMAT_VERSION,
+            "format_version": _version_of(files),
             "version": state.version,
-            "files": files,
+            "files": [_entry_body(entry) for entry in files],
             "removed": dict(state.removed),
         }
         self._tree.replace(f"{self._folder}/checkpoint-{state.version:020d}.json", _sealed(body))
@@ -282,6 +302,24 @@ def _sealed(body: Mapping[str, object]) -> bytes:
     return json.dumps({**body, _CRC_FIELD: checksum_of(body)}, indent=1, sort_keys=True).encode()
 
 
+def _version_of(entries: Iterable[FileEntry]) -> int:
+    """The oldest format that can say it: trees without indexes are those of earlier builds."""
+    return INDEXED_VERSION if any(entry.index for entry in entries) else FORMAT_VERSION
+
+
+def _entry_body(entry: FileEntry) -> dict[str, object]:
+    body: dict[str, object] = asdict(entry)
+    return body if entry.index else {n: v for n, v in body.items() if n not in _NO_INDEX}
+
+
+def _info_body(info: ExportInfo) -> dict[str, object]:
+    body: dict[str, object] = asdict(info)
+    if info.index:
+        return {**body, "format_version": INDEXED_VERSION}
+    del body["index"]
+    return body
+
+
 def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
     if data is None:
         raise MetadataCorrupt(f"{name} vanished")
@@ -293,10 +331,11 @@ def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
         raise MetadataCorrupt(f"{name} is not a JSON object")
     found = cast("dict[str, object]", body)
     version = found.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, INDEXED_VERSION):
         raise UnsupportedVersion(
-            f"{name} has format version {version!r}, known is {FORMAT_VERSION}",
-            hint="export into a new folder",
+            f"{name} has format version {version!r}, known are {FORMAT_VERSION} and "
+            f"{INDEXED_VERSION}",
+            hint="read it with the version that wrote it, or export into a new folder",
         )
     if found.pop(_CRC_FIELD, None) != checksum_of(found):
         raise MetadataCorrupt(f"{name} is damaged: its checksum does not match")
@@ -305,6 +344,7 @@ def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
 
 def _parse_info(data: bytes, name: str) -> ExportInfo:
     body = _parse_object(data, name)
+    body.setdefault("index", False)
     _check_fields(ExportInfo, body, name)
     return ExportInfo(**body)  # type: ignore[arg-type]
 
@@ -314,8 +354,12 @@ def _entry(item: object) -> FileEntry:
     if not isinstance(item, dict):
         raise MetadataCorrupt("a manifest entry is not an object")
     body = cast("dict[str, object]", item)
+    if "index" not in body:
+        body = {**_NO_INDEX, **body}
     _check_fields(FileEntry, body, "manifest entry")
     entry = FileEntry(**body)  # type: ignore[arg-type]
+    if "/" in entry.index or entry.index.startswith("."):
+        raise MetadataCorrupt(f"index of a manifest entry leaves its folder: {entry.index!r}")
     parts = pathlib.PurePosixPath(entry.file).parts
     if not parts or parts[0] == "/" or ".." in parts:
         raise MetadataCorrupt(f"manifest entry leaves its tree: {entry.file!r}")
@@ -324,7 +368,18 @@ def _entry(item: object) -> FileEntry:
     return replace(entry, ledgers=tuple(entry.ledgers))
 
 
-_JSON_TYPES: Mapping[str, type] = {"str": str, "int": int, "tuple[int, ...]": list}
+_NO_INDEX: Mapping[str, object] = {
+    "index": "",
+    "index_bytes": 0,
+    "index_batches": 0,
+    "index_crcs": "",
+}
+_JSON_TYPES: Mapping[str, type] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "tuple[int, ...]": list,
+}
 
 
 def _check_fields(kind: type[FileEntry | ExportInfo], body: dict[str, object], what: str) -> None:

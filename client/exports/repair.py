@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from octavo.client.exports.arrow_files import check_bytes, checks_of
 from octavo.client.exports.checked_file import CheckedFile
+from octavo.client.exports.index_files import check_index
 from octavo.client.exports.layout import folder_of
 from octavo.client.exports.log_view import PartitionLog
 from octavo.client.exports.manifest import FileEntry, ManifestState
@@ -26,7 +27,10 @@ OnChecked = Callable[[FileEntry, StorageFailed | None], None]
 def damaged_files(
     tree: LocalTree, topic: str, state: ManifestState, *, deep: bool, tell: OnChecked | None = None
 ) -> list[FileEntry]:
-    """The files that are gone or differ from the manifest; `deep` reads each byte. Blocking."""
+    """The files that are gone or differ from the manifest, or whose index does; blocking.
+
+    `deep` reads each byte.
+    """
     found: list[FileEntry] = []
     for name in sorted(state.files):
         entry = state.files[name]
@@ -37,6 +41,7 @@ def damaged_files(
                 check_bytes(path, entry)
             else:
                 CheckedFile(path, checks_of(entry)).close()
+            check_index(tree, topic, entry, deep=deep)
         except StorageFailed as error:
             wrong = error
             found.append(entry)

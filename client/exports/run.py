@@ -18,7 +18,13 @@ from typing import TypeVar, cast
 
 from octavo.client.exports.arrow_files import LedgerExporter, check_codec
 from octavo.client.exports.columns import EXPORTED, arrow_schema
-from octavo.client.exports.layout import control_folder, folder_of, is_data_file
+from octavo.client.exports.layout import (
+    control_folder,
+    folder_of,
+    index_folder,
+    indexed_by,
+    is_data_file,
+)
 from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.exports.manifest import (
     FOLDER,
@@ -91,11 +97,14 @@ async def export_log(
     verify: bool = False,
     checked: OnChecked | None = None,
     tree: LocalTree | None = None,
+    index: bool = False,
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that `to` does not hold yet, and mend what is damaged.
 
     Every run looks at the sizes of the exported files; `verify` reads all their bytes and tells
-    `checked` of each file. Cancellation keeps published groups and removes unfinished files.
+    `checked` of each file. `index` creates a tree whose files keep their batches' headers, so that
+    they can stand for their ledgers (ADR 68); an existing tree keeps what it has. Cancellation
+    keeps published groups and removes unfinished files.
     Raises ConfigError (codec, format, or `to` holds another topic), CorruptBatch, CorruptEntry and
     whatever `source` raises.
     """
@@ -103,7 +112,7 @@ async def export_log(
     log = await source.describe(topic)
     place = tree or LocalTree(to)
     manifest = Manifest(place, topic)
-    manifest.create(
+    info = manifest.create(
         ExportInfo(
             topic=topic,
             topic_id=log.topic_id,
@@ -111,9 +120,10 @@ async def export_log(
             codec=codec,
             partitions=len(log.partitions),
             schema=str(arrow_schema(EXPORTED)),
+            index=index,
         )
     )
-    run = _Run(source, log, place, manifest, codec, fmt, progress)
+    run = _Run(source, log, place, manifest, info, codec, progress)
     await run.mend(verify, checked)
     return await run.all_partitions()
 
@@ -127,8 +137,8 @@ class _Run:
         log: TopicLog,
         tree: LocalTree,
         manifest: Manifest,
+        info: ExportInfo,
         codec: str,
-        fmt: str,
         progress: OnProgress | None,
     ) -> None:
         self._source = source
@@ -136,7 +146,7 @@ class _Run:
         self._tree = tree
         self._manifest = manifest
         self._codec = codec
-        self._format = fmt
+        self._info = info
         self._progress = progress
         self._slots = asyncio.Semaphore(PARALLEL_PARTITIONS)
         self._groups_done = 0
@@ -264,8 +274,9 @@ class _Run:
             self._log.topic,
             group.partition,
             codec=self._codec,
-            fmt=self._format,
+            fmt=self._info.format,
             start=group.start,
+            index=self._info.index,
         )
         try:
             for segment in group.segments:
@@ -305,6 +316,8 @@ class _Run:
         keep = {*state.files, *self._manifest.recently_removed(state)}
         data, control = folder_of(self._log.topic), control_folder(self._log.topic)
         old = [(data, n) for n in self._tree.abandoned(data) if is_data_file(n) and n not in keep]
+        indexes = index_folder(self._log.topic)
+        old += [(indexes, n) for n in self._tree.abandoned(indexes) if indexed_by(n) not in keep]
         for folder in (control, f"{control}/{FOLDER}"):
             visible = set(self._tree.names(folder))
             old += [(folder, n) for n in self._tree.abandoned(folder) if n not in visible]

@@ -15,6 +15,7 @@ from octavo.client.exports import arrow_files
 from octavo.client.exports import plan as export_plan
 from octavo.client.exports.arrow_files import checks_of, read_file, verify_file
 from octavo.client.exports.columns import EXPORTED, arrow_schema
+from octavo.client.exports.index_files import check_index
 from octavo.client.exports.manifest import Manifest, ManifestState
 from octavo.client.exports.run import ExportProgress, export_log
 from octavo.client.exports.tree import LocalTree
@@ -149,7 +150,7 @@ async def test_large_ledger_is_split_at_a_batch_border(
     files = state_of(tmp_path).of_partition(0)
     assert report.manifest_version == 1  # all parts of a ledger become visible together
     assert len(files) > 1
-    assert all(entry.rows % arrow_files.BATCH_ROWS == 0 for entry in files[:-1])
+    assert all((entry.last + 1) % 5000 == 0 for entry in files)
     assert all(entry.ledgers == (1,) for entry in files)
     assert exported_rows(tmp_path) == same(topic.rows[0])
 
@@ -408,7 +409,7 @@ class CrashingTree(LocalTree):
 
 
 def crash_points() -> Iterator[int]:
-    yield from range(60)
+    yield from range(75)
 
 
 async def test_crash_before_every_step_of_publish(tmp_path: pathlib.Path) -> None:
@@ -420,7 +421,8 @@ async def test_crash_before_every_step_of_publish(tmp_path: pathlib.Path) -> Non
     for survive in crash_points():
         root = tmp_path / str(survive)
         try:
-            await export_log(topic, "orders", root, tree=CrashingTree(root, survive))
+            tree = CrashingTree(root, survive)
+            await export_log(topic, "orders", root, tree=tree, index=True)
             finished = True
         except Crash:
             pass
@@ -428,9 +430,10 @@ async def test_crash_before_every_step_of_publish(tmp_path: pathlib.Path) -> Non
         assert seen == {offset: want[offset] for offset in range(len(seen))}
         for entry in state_of(root).files.values():
             verify_file(root / "orders" / entry.file, entry)
-        await export_log(topic, "orders", root)
+            check_index(LocalTree(root), "orders", entry, deep=True)
+        await export_log(topic, "orders", root, index=True)
         assert exported_rows(root) == want
-        assert len(state_of(root).files) == 2
+        assert [bool(entry.index) for entry in state_of(root).files.values()] == [True, True]
     assert finished, "every step was reached"
 
 

@@ -15,6 +15,7 @@ import pytest
 from octavo.client.exports.manifest import (
     CHECKPOINT_EVERY,
     FORMAT_VERSION,
+    INDEXED_VERSION,
     Change,
     ExportInfo,
     FileEntry,
@@ -227,7 +228,7 @@ def test_damaged_version_is_a_typed_error(manifest: Manifest, tree: LocalTree, t
 
 def test_unknown_format_version_is_refused(tree: LocalTree) -> None:
     tree.make_folder("_octavo/orders")
-    body = json.dumps({**asdict(INFO), "format_version": FORMAT_VERSION + 1})
+    body = json.dumps({**asdict(INFO), "format_version": INDEXED_VERSION + 1})
     tree.path("_octavo/orders/_export.json").write_text(body)
     with pytest.raises(UnsupportedVersion):
         Manifest(tree, "orders").info()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from pyarrow import NativeFile, RecordBatch, Schema
+from pyarrow import NativeFile, RecordBatch, Schema, Table
 
 class ParquetWriter:
     def __init__(
@@ -30,6 +30,9 @@ class ParquetFile:
         columns: Sequence[str] | None = ...,
         use_threads: bool = ...,
     ) -> Iterator[RecordBatch]: ...
+    def read_row_group(
+        self, i: int, columns: Sequence[str] | None = ..., *, use_threads: bool = ...
+    ) -> Table: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
