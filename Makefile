@@ -34,7 +34,7 @@ test: $(READY) ## the whole suite, in WORKERS processes (2)
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-flags: $(READY) ## unit and property tests with assertions off (PYTHONOPTIMIZE=1) and in development mode (-X dev)
-	PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) \
+	HYPOTHESIS_PROFILE=brief PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) \
 	  -W 'ignore:assertions not in test modules:pytest.PytestConfigWarning' tests/unit tests/property
 
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them

@@ -4,8 +4,8 @@ The workloads of `bench-quick`, each time on a new cluster of three bookies and 
 (`bench.alternating`): with the bookies' upkeep at rest, and with all of it at work. Both clusters
 get the same history first: long-lived and short-lived records that share segments, the latter
 deleted. At work means: the metadata is compared every 3 s, half-empty segments are compacted as
-soon as a round comes (5 s), at the usual rate, and the scrub reads all there is over and over at
-its usual rate. While the workloads run, topics go on being written and deleted in both.
+soon as a round comes (5 s), at the usual rate, and the scrub is asked for all there is over and
+over, at its usual rate. While the workloads run, topics go on being written and deleted in both.
 
 The last line is `bench-upkeep: OK …` with the ratios, at work over at rest, of the median of the
 pairs; it says FAILED, and the command ends with 1, when a rate falls below `RATE_MIN` of what it
@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import random
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
+
+import grpc
 
 from bench import campaign, machine
 from bench.alternating import turns
@@ -32,7 +35,7 @@ from bench.rounds import Round
 from bench.stats import Spread, spread
 from bench.systems.octavo import Octavo
 from octavo import Client
-from octavo.proto.bookie_pb2 import InfoReply, InfoRequest
+from octavo.proto.bookie_pb2 import InfoReply, InfoRequest, ScrubRequest
 from octavo.proto.bookie_pb2_grpc import BookieControlStub
 from octavo.proto.endpoints import open_blocking_channel
 from octavo.runtime.errors import OctavoError
@@ -52,7 +55,6 @@ AT_WORK: dict[str, object] = {
     "compaction_minor_interval_s": 5.0,
     "compaction_major_interval_s": 10.0,
     "scrub_start_s": 1.0,
-    "scrub_interval_s": 1.0,
 }
 AT_REST: dict[str, object] = {
     "segment_bytes": SEGMENT_BYTES,
@@ -62,12 +64,13 @@ AT_REST: dict[str, object] = {
 }
 BROKER: dict[str, object] = {"trash_delay_ms": 0, "cold_read_bytes_per_s": 0}
 """Records come in all the time: with a pace for backlogs w5 would show that pace alone."""
-RECORD = bytes(range(256)) * 128
+_RANDOM = random.Random(15)
+RECORDS = [_RANDOM.randbytes(32 << 10) for _ in range(60)]
+"""Nothing makes them smaller: what is written is what lies in segments."""
 HISTORY_TOPICS, HISTORY_RECORDS = 8, 400
 """12 MB each; every other one is deleted, while records of the others lie between its own."""
-PASSING_RECORDS = 60
-"""Of the topics that come and go while the workloads run: 2 MB each second."""
 PASSING_PAUSE_S = 1.0
+"""Between topics that come with all of `RECORDS`, 2 MB, and go."""
 CONTROL_TIMEOUT_S = 5.0
 JOIN_S = 60.0
 
@@ -119,9 +122,9 @@ class Kept(Octavo):
             producer = stack.enter_context(client.producer(linger_ms=5))
             for name in names:
                 client.admin.create_topic(name, partitions=1)
-            for _ in range(HISTORY_RECORDS):
+            for number in range(HISTORY_RECORDS):
                 for name in names:
-                    producer.send_nowait(name, RECORD)
+                    producer.send_nowait(name, RECORDS[number % len(RECORDS)])
             producer.flush(JOIN_S)
         for name in names[::2]:
             client.admin.delete_topic(name)
@@ -133,20 +136,33 @@ class Kept(Octavo):
                 while not self._ends.wait(PASSING_PAUSE_S):
                     name = f"passing-{number}"
                     client.admin.create_topic(name, partitions=1)
-                    producer.send_many(name, [RECORD] * PASSING_RECORDS)
+                    producer.send_many(name, RECORDS)
                     client.admin.delete_topic(name)
                     number += 1
-        except OctavoError as error:
+                    if self._works:
+                        self._ask_for_scrubs()
+        except (OctavoError, grpc.RpcError) as error:
             self.failed = f"the topics that come and go ended: {error}"
 
+    def _ask_for_scrubs(self) -> None:
+        """Whoever is not reading everything begins anew."""
+        for address in _bookies(self.cluster):
+            if not _info(address).scrub_running:
+                with open_blocking_channel(address) as channel:
+                    BookieControlStub(channel).Scrub(ScrubRequest(), timeout=CONTROL_TIMEOUT_S)
+
     def _read_done(self, cluster: LocalCluster) -> Done:
-        names = [name for name in cluster.processes if name.startswith("bookie-")]
-        infos = [_info(cluster.process(name).health_address) for name in names]
+        infos = [_info(address) for address in _bookies(cluster)]
         return Done(
             sum(info.reclaimed_bytes for info in infos) / 1e6,
             sum(info.compactions for info in infos),
             sum(info.scrub_bytes for info in infos) / 1e6,
         )
+
+
+def _bookies(cluster: LocalCluster) -> list[str]:
+    names = [name for name in cluster.processes if name.startswith("bookie-")]
+    return [cluster.process(name).health_address for name in names]
 
 
 def _info(address: str) -> InfoReply:

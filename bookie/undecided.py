@@ -46,6 +46,10 @@ class StoreStats:
     refused: Counter[Status] = field(default_factory=Counter[Status])
     """Entries of adds that were answered with something else than OK."""
 
+    def entries_served(self) -> int:
+        """Taken and given."""
+        return self.entries_added + self.entries_read
+
     def note_refused(self, statuses: list[Status]) -> None:
         """An add request was answered with these; rare."""
         self.refused.update(status for status in statuses if status is not Status.OK)

@@ -83,6 +83,7 @@ class CollectionWorld:
         self._session = 1
         self._given_out = 0
         self._always_honest = False
+        self._kills_in_passes = False
         self._went_back = ""
         self._dying: list[tuple[Store, int]] = []  # counted, not gone yet
         self.local: dict[int, bool] = {}
@@ -100,7 +101,7 @@ class CollectionWorld:
 
     def run(self, turns: int, *, honest: bool = False) -> Tally:
         """Draw what happens; raises BrokenPromise."""
-        self._always_honest = honest
+        self._always_honest = self._kills_in_passes = honest
         for _ in range(turns):
             self._live()
             if not honest and self._rng.random() < 0.3:
@@ -113,6 +114,7 @@ class CollectionWorld:
         """An honest store, for as long as it takes: every deleted ledger goes (INV-14)."""
         self._tell_truth()
         self._bury()
+        self._kills_in_passes = False
         for _ in range(12):
             self.now_s += 950.0
             self._turn(honest=True)
@@ -135,8 +137,7 @@ class CollectionWorld:
         self._bury()
         for ledger_id in living:
             if rng.random() < 0.03:
-                store.deletions += 1  # counted first, and gone a moment later
-                self._dying.append((store, ledger_id))
+                self._kill(store, ledger_id)
         if rng.random() < 0.5:
             self._bury()
         if rng.random() < 0.2:
@@ -149,6 +150,18 @@ class CollectionWorld:
             self.core.hurry(self.now_s)
         store.cookie_version += 1
         self._cookie_floor = store.cookie_version
+
+    def _kill(self, store: Store, ledger_id: int) -> None:
+        store.deletions += 1  # counted first, and gone a moment later
+        self._dying.append((store, ledger_id))
+
+    def _kill_some(self) -> None:
+        """Ledgers go while a pass looks at them."""
+        rng = self._rng
+        if self._kills_in_passes and self.store.ledgers and rng.random() < 0.2:
+            self._kill(self.store, rng.choice(sorted(self.store.ledgers)))
+            if rng.random() < 0.7:
+                self._bury()
 
     def _bury(self) -> None:
         for store, ledger_id in self._dying:
@@ -238,6 +251,7 @@ class CollectionWorld:
         self.now_s += rng.choice((0.0, 0.1, 2.0))
         if rng.random() < 0.1:
             self._bury()
+        self._kill_some()
         fails = not honest and rng.random() < 0.04
         if isinstance(action, RaiseAlarm):
             assert action.cause
@@ -305,7 +319,7 @@ class CollectionWorld:
             absent = self._absent_s.get(ledger_id, [])
             if not absent or absent[-1] - absent[0] < LIMITS.confirm_s:
                 self._broken(f"ledger {ledger_id} was deleted after {absent}")
-        if len(set(self._pass_sessions)) != 1 or len(self._pass_sessions) != 2:
+        if len(set(self._pass_sessions)) != 1 or len(self._pass_sessions) not in (2, 3):
             self._broken(f"deleted over the sessions {self._pass_sessions}")
         if self._contradicted:
             self._broken("deleted though the listing was contradicted")

@@ -58,6 +58,7 @@ pytest_plugins = [
 ]
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("brief", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 

@@ -11,8 +11,9 @@ and ends early wherever something does not fit. What holds: a ledger is deleted 
 - the store is this bookie's cluster, has its present cookie, and none of its counters went back, at
   the beginning and again after the last read, over one session (G-3);
 - the ledgers that are missing are no more than the deletions that were counted since a pass found
-  none missing. Where no such pass is known: no more than `unexplained_ratio` of all, and the
-  listing is not empty (G-3, ADR 36).
+  none missing; ledgers go during a pass as well, so what was counted is asked for again behind the
+  reads before anything is called unexplained. Where no such pass is known: no more than
+  `unexplained_ratio` of all, and the listing is not empty (G-3, ADR 36).
 
 Evidence that the store went back is remembered until an operator says what to do. A store that was
 restored from a copy says so itself, and counts deletions from nought: nothing that is missing from
@@ -61,6 +62,7 @@ class Step(Enum):
     FACTS = "the store's facts"
     WALK = "the listing"
     READ = "records of missing ledgers"
+    COUNT_AGAIN = "the count of deletions, behind the reads"
     FACTS_AGAIN = "the store's facts, once more"
     DELETE = "deletions"
 
@@ -91,6 +93,8 @@ class CollectionCore:
         self._accepted = False
         """An operator said that what is missing may be deleted: until a pass has done it."""
         self._facts: StoreFacts | None = None
+        self._counted = 0
+        """Deletions that were counted when this pass last asked."""
         self._local: set[int] = set()
         """Ledgers of the index with entries, as of the beginning of the pass."""
         self._unlisted: set[int] = set()
@@ -142,7 +146,7 @@ class CollectionCore:
         if alarm is not Alarm.NONE:
             return self._stop(alarm, cause, now_s)
         if self.step is Step.FACTS:
-            self._facts = facts
+            self._facts, self._counted = facts, facts.deletions
             newest = max(self._local, default=-1)
             if newest > facts.last_id and not self._accepted:
                 cause = (
@@ -152,13 +156,16 @@ class CollectionCore:
                 return self._stop(Alarm.OLDER_METADATA, cause, now_s)
             self.step = Step.WALK
             return [WalkLedgers()]
-        self._expect(Step.FACTS_AGAIN)
         before = self._facts
         if before is None or (facts.session_id, facts.restored) != (
             before.session_id,
             before.restored,
         ):
             return self._end(now_s, completed=False)  # G-1: a new session may be another server
+        if self.step is Step.COUNT_AGAIN:
+            self._counted = facts.deletions
+            return self._judge_reads(now_s)
+        self._expect(Step.FACTS_AGAIN)
         ripe = self._ripe(now_s)
         self.step = Step.DELETE
         return [DeleteLedgers(ripe)]
@@ -219,8 +226,14 @@ class CollectionCore:
                 f"{self._contradicted} ledgers exist that the metadata does not list",
                 now_s,
             )
-        unexplained = len(self._missing & self._local)
-        if unexplained > self._allowed():
+        if len(self._missing & self._local) > self._allowed():
+            # Ledgers go while a pass looks at them, and each deletion is counted before.
+            self.step = Step.COUNT_AGAIN
+            return [ReadFacts()]
+        return self._judge_reads(now_s)
+
+    def _judge_reads(self, now_s: float) -> list[Action]:
+        if len(self._missing & self._local) > self._allowed():
             return self._stop(Alarm.UNEXPLAINED, self._unexplained_cause(), now_s)
         for ledger_id in self._missing:
             self._first_missing_s.setdefault(ledger_id, now_s)
@@ -300,11 +313,10 @@ class CollectionCore:
 
     def _allowed(self) -> int:
         """How many ledgers with entries may be missing."""
-        assert self._facts is not None
         if self._accepted:
             return len(self._local)
         if self.memory.explained >= 0:
-            return self._facts.deletions - self.memory.explained
+            return self._counted - self.memory.explained
         if not self._listed:
             return 0
         return int(len(self._local) * self._limits.unexplained_ratio)

@@ -237,11 +237,15 @@ class CompactionCore:
 
     # --- what is worth it -------------------------------------------------------------------
 
+    def is_full(self, survey: Survey) -> bool:
+        """Whether space is what everything else waits for."""
+        used = 1 - survey.free_bytes / survey.total_bytes if survey.total_bytes else 0.0
+        return used >= self._limits.full_ratio
+
     def _choose(self, usable: list[SegmentUse], survey: Survey) -> tuple[int, ...]:
         """Segments to copy together: those with the least in use first, as space allows."""
         limits = self._limits
-        used = 1 - survey.free_bytes / survey.total_bytes if survey.total_bytes else 0.0
-        ratio = limits.major_ratio if used >= limits.full_ratio else self._ratio
+        ratio = limits.major_ratio if self.is_full(survey) else self._ratio
         writable = survey.free_bytes >= limits.reserve_bytes
         kept = limits.reserve_bytes if writable else limits.last_reserve_bytes
         room = min(limits.output_bytes, (survey.free_bytes - kept) / COPY_OVERHEAD)

@@ -29,7 +29,8 @@ from octavo.bookie.reclaim.compaction_actions import (
     TakeSurvey,
 )
 from octavo.bookie.reclaim.compaction_core import CompactionCore, CompactionLimits
-from octavo.bookie.reclaim.sorted_copy import Copy, Pace, SortedCopier, Stopped
+from octavo.bookie.reclaim.pace import Pace, Stopped
+from octavo.bookie.reclaim.sorted_copy import Copy, SortedCopier
 from octavo.bookie.reclaim.turns import wait_turn
 from octavo.bookie.storage.index import Index
 from octavo.bookie.storage.index_jobs import Flush, ForgetSegment, IndexJob, Notes, Repoint
@@ -84,6 +85,7 @@ class Compactor:
         do: Callable[[IndexJob], Awaitable[None]],
         stream: int,
         bytes_per_s: float,
+        served: Callable[[], int],
         quarantine: Quarantine,
         clock: Clock,
         entropy: Entropy,
@@ -97,7 +99,7 @@ class Compactor:
         self._stream = stream
         self._clock = clock
         self._entropy = entropy
-        self._pace = Pace(bytes_per_s, clock)
+        self._pace = Pace(bytes_per_s, clock, served)
         self._copier = SortedCopier(
             folder,
             disk,
@@ -153,6 +155,7 @@ class Compactor:
             return core.flushed(flush.mark.segment, clock.monotonic())
         if isinstance(action, TakeSurvey):
             survey = await self._thread.run(self._survey, action.below)
+            self._pace.is_urgent = core.is_full(survey)
             return core.surveyed(survey, clock.monotonic())
         if isinstance(action, CheckSegment):
             live = await self._thread.run(self._copier.live_rows, action.number)

@@ -118,6 +118,7 @@ class Reclaimer:
             do=index_writer.do,
             stream=STREAM,
             bytes_per_s=config.compaction_bytes_per_s,
+            served=store.stats.entries_served,
             quarantine=quarantine,
             clock=clock,
             entropy=entropy,

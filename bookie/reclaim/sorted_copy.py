@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,13 +23,13 @@ from octavo.bookie.journal.segment import (
     encode_segment_header,
     segment_name,
 )
+from octavo.bookie.reclaim.pace import Pace, Stopped
 from octavo.bookie.reclaim.segment_rows import SegmentRows, has_footer, read_rows
 from octavo.bookie.storage.index import Index, Location
 from octavo.bookie.storage.index_jobs import Move
 from octavo.bookie.storage.index_walk import rows_into
 from octavo.bookie.storage.reads import SegmentFiles, is_intact
 from octavo.runtime.checksum import Buffer
-from octavo.runtime.clock import Clock
 from octavo.runtime.disk import Appender, Disk
 from octavo.runtime.telemetry import get_logger
 
@@ -38,42 +37,12 @@ BATCH_BYTES = 1 << 20
 """Entries that are written together."""
 SYNC_BYTES = 4 << 20
 """A copy is synced in steps of this size, so that no sync of the journal waits for a large one."""
-ROWS_PER_PAUSE = 1024
+ROWS_PER_PAUSE = 256
 """Entries that are looked up before other threads get their turn."""
-PAUSE_S = 0.002
 FOOTER_ROW_BYTES = 40
 """More than a row of a footer takes."""
 
 _log = get_logger("octavo.bookie.compaction")
-
-
-class Stopped(Exception):
-    """The bookie stops: the copy was given up and removed."""
-
-
-class Pace:
-    """Holds a thread to so many bytes a second (B-18), until it is told to stop."""
-
-    def __init__(self, bytes_per_s: float, clock: Clock) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._clock = clock
-        self._ended = threading.Event()
-        self._free_at_s = clock.monotonic()
-
-    def stop(self) -> None:
-        """Wake whoever waits, with Stopped."""
-        self._ended.set()
-
-    def spend(self, nbytes: int) -> None:
-        """Wait until so many bytes more are due."""
-        now_s = self._clock.monotonic()
-        self._free_at_s = max(self._free_at_s, now_s) + nbytes / self._bytes_per_s
-        self.rest(max(0.0, self._free_at_s - now_s))
-
-    def rest(self, pause_s: float) -> None:
-        """Let other threads go on; raises Stopped."""
-        if self._ended.wait(pause_s):
-            raise Stopped
 
 
 class Copy(NamedTuple):
@@ -122,7 +91,7 @@ class SortedCopier:
     def live_rows(self, number: int) -> LiveRows:
         """Entries of a segment to which the index points: exactly there (B-18)."""
         if self._is_left(number):
-            named = rows_into(self._index, number, lambda: self._pace.rest(PAUSE_S))
+            named = rows_into(self._index, number, self._rest)
             return LiveRows(list(named), True)
         try:
             with self._files.use(number) as file:
@@ -145,11 +114,14 @@ class SortedCopier:
         rows: list[tuple[int, int, Location]] = []
         for looked_at, (ledger_id, entry_id, offset, length) in enumerate(found.rows):
             if looked_at % ROWS_PER_PAUSE == ROWS_PER_PAUSE - 1:
-                self._pace.rest(PAUSE_S)
+                self._rest()
             location = Location(number, offset, length)
             if self._index.locate(ledger_id, entry_id) == location:
                 rows.append((ledger_id, entry_id, location))
         return rows
+
+    def _rest(self) -> None:
+        self._pace.look_up(ROWS_PER_PAUSE)
 
     def copy(self, sources: Sequence[int], header: SegmentHeader) -> Copy:
         """Copy what is live in `sources` into the segment of `header`.

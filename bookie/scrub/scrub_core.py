@@ -90,6 +90,11 @@ class ScrubCore:
         """A pass is under way, if perhaps not at this moment."""
         return self._in_pass
 
+    def is_late(self, now_ms: int) -> bool:
+        """Whether a pass takes longer than there is from the beginning of one to the next."""
+        progress = self.progress
+        return self.in_pass and now_ms - progress.began_ms > self._limits.interval_s * 1000
+
     def next_deadline_s(self) -> float | None:
         """When there is something to do; None while something is under way."""
         if self.step is not Step.IDLE:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.journal.segment import segment_name, segment_number, sorted_number
 from octavo.bookie.reclaim.compaction_actions import Hold
-from octavo.bookie.reclaim.sorted_copy import Pace, Stopped
+from octavo.bookie.reclaim.pace import Pace, Stopped
 from octavo.bookie.reclaim.turns import wait_turn
 from octavo.bookie.scrub.quarantine_core import Outcome, QuarantineCore, QuarantineLimits
 from octavo.bookie.scrub.scrub_actions import (
@@ -113,7 +113,8 @@ class Scrubber:
         self.enabled = config.scrub_bytes_per_s > 0
         """Segments are read; what was found before is repaired in any case."""
         rate = config.scrub_bytes_per_s or float(1 << 20)
-        self._pace, self._settle_pace = Pace(rate, clock), Pace(rate, clock)
+        served = store.stats.entries_served
+        self._pace, self._settle_pace = Pace(rate, clock, served), Pace(rate, clock, served)
         forget_pages = config.page_cache_bytes is not None
         self._checker = SegmentChecker(folder, disk, index, self._pace, forget_pages=forget_pages)
         self._settler = SegmentChecker(
@@ -283,6 +284,7 @@ class Scrubber:
             numbers, free = await self._thread.run(self._list, flush.mark.segment)
             now_s, now_ms = clock.monotonic(), clock.wall_ms()
             return core.listed(numbers, free_bytes=free, now_s=now_s, now_ms=now_ms)
+        self._pace.is_urgent = core.is_late(clock.wall_ms())
         found = await self._thread.run(self._checker.check, action.number)
         self.stats.scrubbed_bytes += found.nbytes
         self.stats.scrubbed_entries += found.entries

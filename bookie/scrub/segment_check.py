@@ -32,9 +32,9 @@ from octavo.bookie.journal.segment import (
     segment_name,
     trailer_offset,
 )
-from octavo.bookie.reclaim.sorted_copy import PAUSE_S, Pace
+from octavo.bookie.reclaim.pace import Pace
 from octavo.bookie.storage.index import Index, Location, Suspect
-from octavo.bookie.storage.index_walk import rows_into
+from octavo.bookie.storage.index_walk import ROWS_PER_STEP, rows_into
 from octavo.bookie.storage.reads import is_intact
 from octavo.bookie.storage.suspects import SUSPECTS_MAX
 from octavo.proto.entry import HEADER as ENTRY_HEADER
@@ -402,7 +402,7 @@ class SegmentChecker:
     # --- parts ------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        self._pace.rest(PAUSE_S)
+        self._pace.look_up(ROWS_PER_STEP)
 
     @staticmethod
     def _read(file: FileReader, offset: int, size: int) -> bytes:
