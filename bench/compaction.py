@@ -9,7 +9,7 @@ each key must be there, once.
 The last line is `bench-compaction: OK …`; it says FAILED, and the command ends with 1, when a
 record is wrong, when the p99 of sends grows by more than `P99_RATIO_MAX`, when disks hold more than
 `SPACE_RATIO_MAX` times what they held before, or the broker grows by more than it may: four times
-its map (`serving.compaction.offset_map`) and `ROOM_MIB`.
+its map (`proto.offset_map`) and `ROOM_MIB`.
 Usage: python -m bench.compaction [--records 10000000] [--keys 1000000] [--memory-mib 64]
 """
 

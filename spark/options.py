@@ -35,6 +35,8 @@ BATCH_OPTIONS = (
     "startingOffsetsByTimestampStrategy",
     "minPartitions",
     "maxRecordsPerPartition",
+    "compacted",
+    "dropTombstones",
     "includeHeaders",
     "includeMetadata",
     "failOnDataLoss",
@@ -100,6 +102,10 @@ class ReadOptions:
     missing_time: Literal["error", "latest"]
     min_partitions: int | None
     max_records_per_partition: int | None
+    compacted: bool
+    """Only the last record of each key of a partition, within what is read of it."""
+    drop_tombstones: bool
+    """Nor that one where it says that its key is gone."""
     include_headers: bool
     include_metadata: bool
     fail_on_data_loss: bool
@@ -138,6 +144,7 @@ class ReadOptions:
             )
         level = options.get("isolation.level", "read_committed").lower()
         _choice("isolation.level", level, ("read_committed", "read_uncommitted"))
+        compacted = _compaction(options)
         strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
         _choice("startingOffsetsByTimestampStrategy", strategy, ("error", LATEST.value))
         return cls(
@@ -151,6 +158,8 @@ class ReadOptions:
             missing_time=cast("Literal['error', 'latest']", strategy),
             min_partitions=_positive(options, "minPartitions"),
             max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
+            compacted=compacted,
+            drop_tombstones=_flag(options, "dropTombstones", False),
             include_headers=_flag(options, "includeHeaders", False),
             include_metadata=include_metadata,
             fail_on_data_loss=_flag(options, "failOnDataLoss", True),
@@ -186,6 +195,12 @@ class StreamOptions:
         read = ReadOptions.of_options(
             options, start=start, end=Bound("endingOffsets", LATEST.value)
         )
+        if read.compacted:
+            _refuse(
+                "compacted",
+                "a stream does not know which record of a key is its last",
+                "compact each batch: compact(df) of octavo.spark, in foreachBatch",
+            )
         group = options.get("groupId")
         if group is not None and (not group or read.bootstrap is None):
             _refuse(
@@ -229,6 +244,22 @@ def _canonical(given: Mapping[str, str]) -> dict[str, str]:
             _refuse(key, "unknown option", did_you_mean(key, _NAMES.values()))
         options[name] = value.strip()
     return options
+
+
+def _compaction(options: Mapping[str, str]) -> bool:
+    """Whether the read is compacted; raises ConfigError for options that do not go with that."""
+    if not _flag(options, "compacted", False):
+        if _flag(options, "dropTombstones", False):
+            _refuse("dropTombstones", "goes with compacted=true only")
+        return False
+    for name in ("minPartitions", "maxRecordsPerPartition"):
+        if name in options:
+            _refuse(
+                name,
+                "with compacted=true one task reads a whole partition",
+                "leave it out, or use compact(df) of octavo.spark, which Spark distributes by key",
+            )
+    return True
 
 
 def _subscription(

@@ -73,6 +73,15 @@ Split = FileSplit | LedgerSplit
 
 
 @dataclass(frozen=True)
+class CompactedSplit:
+    """What is read of one partition, to be left with the last record of each key."""
+
+    pieces: tuple[Split, ...]
+    """In offset order."""
+    drop_tombstones: bool
+
+
+@dataclass(frozen=True)
 class PartitionView:
     """One partition as the planner sees it."""
 
@@ -281,13 +290,14 @@ def cut(view: PartitionView, first: int, end: int, fail_on_data_loss: bool) -> l
     if view.hole is not None and fail_on_data_loss:
         _check_hole(view, view.hole, first, end)
     return [
-        _narrow(piece, low, high)
+        narrow(piece, low, high)
         for piece in view.splits
         if (low := max(piece.first, first)) < (high := min(piece.end, end))
     ]
 
 
-def _narrow(piece: Split, first: int, end: int) -> Split:
+def narrow(piece: Split, first: int, end: int) -> Split:
+    """The offsets [first, end) of a piece, which lie in it."""
     if isinstance(piece, FileSplit):
         whole = piece.whole and (first, end) == (piece.first, piece.end)
         return replace(piece, first=first, end=end, whole=whole)
@@ -312,5 +322,13 @@ def divide(pieces: list[Split], options: ReadOptions) -> list[Split]:
         size = piece.end - piece.first
         borders = [piece.first + size * k // count for k in range(count + 1)]
         for k in range(count):
-            out.append(_narrow(piece, borders[k], borders[k + 1]))
+            out.append(narrow(piece, borders[k], borders[k + 1]))
     return out
+
+
+def compacted(pieces: Sequence[Split], options: ReadOptions) -> list[CompactedSplit]:
+    """One split for each partition: only who sees all of its records knows the last of a key."""
+    found: dict[tuple[str, int], list[Split]] = {}
+    for piece in pieces:
+        found.setdefault((piece.topic, piece.partition), []).append(piece)
+    return [CompactedSplit(tuple(mine), options.drop_tombstones) for mine in found.values()]

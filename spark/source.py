@@ -35,7 +35,7 @@ from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.proto.kafka_schema import HEADERS, SQL_TYPES
 from octavo.runtime.errors import ConfigError
 from octavo.spark.options import ReadOptions, StreamOptions, wants_headers, wants_metadata
-from octavo.spark.plan import FileSplit
+from octavo.spark.plan import CompactedSplit, FileSplit, compacted
 from octavo.spark.sink_options import WriteOptions
 from octavo.spark.worker_python import ImportedByWorkers
 
@@ -101,10 +101,10 @@ class _Projection:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow record batches of one split; nothing for the sentinel of an empty plan."""
-        split: Split | None = partition.value
+        split: Split | CompactedSplit | None = partition.value
         if split is None:
             return
-        for rows in _read(split, self._columns):
+        for rows in _read_any(split, self._columns):
             yield rows if self._names == self._columns else rows.rename_columns(list(self._names))
 
 
@@ -117,7 +117,10 @@ class OctavoReader(DataSourceReader, metaclass=ImportedByWorkers):
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition per split."""
-        return _partitions(_plan(self._options))
+        splits = _plan(self._options)
+        if self._options.compacted:
+            return _partitions(compacted(splits, self._options))
+        return _partitions(splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow record batches of one split."""
@@ -185,7 +188,7 @@ class OctavoStreamReader(
         return self._planner
 
 
-def _partitions(splits: Sequence[Split]) -> list[InputPartition]:
+def _partitions(splits: Sequence[Split | CompactedSplit]) -> list[InputPartition]:
     # An empty list would become one InputPartition(None) behind our back; say it ourselves.
     return [InputPartition(split) for split in splits] or [InputPartition(None)]
 
@@ -208,6 +211,14 @@ def _plan(options: ReadOptions) -> list[Split]:
     from octavo.spark.live_reading import plan_cluster  # loads gRPC, which files do not need
 
     return plan_cluster(options)
+
+
+def _read_any(split: Split | CompactedSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    if isinstance(split, CompactedSplit):
+        from octavo.spark.last_rows import read_compacted  # import-light, see above
+
+        return read_compacted(split, columns, _read)
+    return _read(split, columns)
 
 
 def _read(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from octavo.proto.batch import BatchFlags, BatchHeader, decode_header
 from octavo.proto.batch_arrow import KeyColumns, join_keys
 from octavo.proto.compacted import without_records
+from octavo.proto.offset_map import OffsetMap
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.invariant import invariant
-from octavo.serving.compaction.offset_map import OffsetMap
 
 Verified = tuple[Buffer, BatchHeader]
 """A batch whose crc was checked."""

@@ -12,11 +12,11 @@ from octavo.metadata.partition_record import CleanMark
 from octavo.proto import batch as batches
 from octavo.proto.batch_arrow import KeyColumns, join_keys
 from octavo.proto.compacted import without_records
+from octavo.proto.offset_map import OffsetMap
 from octavo.runtime.checksum import Buffer
 from octavo.serving.compaction import cleaning as cleaning_module
 from octavo.serving.compaction.cleaning import Cleaning, Left, Scope, Verified
 from octavo.serving.compaction.marks import after_pass, tombstones_below
-from octavo.serving.compaction.offset_map import OffsetMap
 from tests.cleaning_world import AfterPass, BrokenPromise, CleanedLog, run, run_often
 
 SEEDS = 60

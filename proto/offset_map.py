@@ -1,11 +1,14 @@
 """The last offset of each key of a stretch of a log, in bounded memory. Pure.
 
-Keys are kept whole, in Arrow columns: a hash of them could take one key for another, and that would
-delete a record that nobody wrote again. What comes is gathered and merged when it is about half as
-much as what is there, so that the work for each record does not grow with the map.
+A broker's cleaner (`serving/compaction`) and compacted reads of Spark decide by it. Keys are kept
+whole, in Arrow columns: a hash of them could take one key for another, and that would delete a
+record that nobody wrote again. What comes is gathered and merged when it is about half as much as
+what is there, so that the work for each record does not grow with the map.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,11 +52,46 @@ class OffsetMap:
             self._merge()
             if len(self._merged) and self._is_full(found):
                 return False
+        self._gather(found)
+        return True
+
+    def add(self, keys: pa.Array, offsets: pa.Array) -> bytes | None:
+        """Take these in, none of them null, and forget the keys from a certain one on if need be.
+
+        Returns that key; None when all are remembered. One key is always remembered.
+        """
+        if not len(keys):
+            return None
+        self._gather(_last_of_each(pa.Table.from_arrays([keys, offsets], schema=_SCHEMA)))
+        if self.size_bytes <= self._memory_bytes:
+            return None
+        self._merge()
+        above: bytes | None = None
+        while self._merged.nbytes > self._memory_bytes and len(self._merged) > 1:
+            above = self._forget_half()
+        return above
+
+    def _forget_half(self) -> bytes:
+        """Forget the greater half of the keys; the least of those."""
+        column = self._merged.column("key")
+        middle = pc.sort_indices(column)[len(column) // 2]
+        above = column[middle.as_py()]
+        # Taken together anew: what a filter leaves may still hold the memory of what it dropped.
+        self._merged = self._merged.filter(pc.less(column, above)).combine_chunks()
+        self._keys = self._offsets = None
+        return cast("bytes", above.as_py())
+
+    def _gather(self, found: pa.Table) -> None:
         self._gathered.append(found)
         self._gathered_bytes += found.nbytes
         if self._gathered_bytes > max(self._merged.nbytes // 2, _MERGE_BYTES_MIN):
             self._merge()
-        return True
+
+    def offsets(self) -> pa.Array:
+        """The last offsets of all keys, ascending."""
+        self._merge()
+        found = _whole(self._merged.column("offset"), pa.int64())
+        return found.take(pc.sort_indices(found))
 
     def _is_full(self, more: pa.Table) -> bool:
         return self.size_bytes + more.nbytes > self._memory_bytes
