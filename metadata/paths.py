@@ -7,9 +7,9 @@ only there collide on creation, atomically (F015).
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 
+from octavo.proto.sink_staging import sink_digest, split_sink_digest
 from octavo.runtime.checksum import crc32c
 from octavo.runtime.ids import LedgerId
 
@@ -135,8 +135,12 @@ class Paths:
 
     def sink(self, sink_id: str) -> str:
         """What a sink decided; ids are any text, so the key is their digest."""
-        digest = hashlib.sha256(sink_id.encode()).hexdigest()
-        return f"{self.sinks}/{digest[:3]}/{digest[3:]}"
+        return self.sink_of_digest(sink_digest(sink_id))
+
+    def sink_of_digest(self, digest: str) -> str:
+        """As `sink`, by `sink_staging.sink_digest` of its id."""
+        directory, name = split_sink_digest(digest)
+        return f"{self.sinks}/{directory}/{name}"
 
     def load(self, broker_id: str) -> str:
         """What the broker says of its load; ephemeral."""

@@ -715,6 +715,12 @@ class SinkState(_message.Message):
     PUBLISHED_FIELD_NUMBER: _builtins.int
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SWEPT_TO_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    DECIDED_MS_FIELD_NUMBER: _builtins.int
+    TOUCHED_MS_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     batch_id: _builtins.int
     """decided last; -1: none yet"""
@@ -723,6 +729,17 @@ class SinkState(_message.Message):
     """all of it is in the log: what the plan names need not be staged any more"""
     producer_id: _builtins.int
     producer_epoch: _builtins.int
+    generation: _builtins.int
+    """of the topic in which it stages"""
+    swept_to: _builtins.int
+    """of that topic: what lies before is gone"""
+    ended: _builtins.bool
+    """by an operator"""
+    decided_ms: _builtins.int
+    """-1: nothing was"""
+    touched_ms: _builtins.int
+    known: _builtins.bool
+    """it has a record"""
     def __init__(
         self,
         *,
@@ -732,10 +749,16 @@ class SinkState(_message.Message):
         published: _builtins.bool = ...,
         producer_id: _builtins.int = ...,
         producer_epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        swept_to: _builtins.int = ...,
+        ended: _builtins.bool = ...,
+        decided_ms: _builtins.int = ...,
+        touched_ms: _builtins.int = ...,
+        known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "decided_ms", b"decided_ms", "ended", b"ended", "generation", b"generation", "known", b"known", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id", "swept_to", b"swept_to", "touched_ms", b"touched_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -785,6 +808,147 @@ class DescribeSinkReply(_message.Message):
 Global___DescribeSinkReply: _TypeAlias = DescribeSinkReply  # noqa: Y015
 
 @_typing.final
+class OpenSinkRequest(_message.Message):
+    """Before a sink stages for the first time, or anew: what is staged has an entry in the list of sinks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSinkRequest: _TypeAlias = OpenSinkRequest  # noqa: Y015
+
+@_typing.final
+class OpenSinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___SinkState: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        state: Global___SinkState | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSinkReply: _TypeAlias = OpenSinkReply  # noqa: Y015
+
+@_typing.final
+class ListSinksRequest(_message.Message):
+    """In an order that stays the same; `next` is `after` of the next page, empty behind the last one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSinksRequest: _TypeAlias = ListSinksRequest  # noqa: Y015
+
+@_typing.final
+class ListSinksReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINKS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    @_builtins.property
+    def sinks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SinkState]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        sinks: _abc.Iterable[Global___SinkState] | None = ...,
+        next: _builtins.str = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "next", b"next", "sinks", b"sinks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSinksReply: _TypeAlias = ListSinksReply  # noqa: Y015
+
+@_typing.final
+class EndSinkRequest(_message.Message):
+    """For ever: nothing of it is decided any more, and what it staged goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndSinkRequest: _TypeAlias = EndSinkRequest  # noqa: Y015
+
+@_typing.final
+class EndSinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___SinkState: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        state: Global___SinkState | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndSinkReply: _TypeAlias = EndSinkReply  # noqa: Y015
+
+@_typing.final
 class DecideSinkRequest(_message.Message):
     """Asking again is safe. The answer may be of another batch: of a later one, or of an earlier one that is to be published first."""
 
@@ -793,19 +957,31 @@ class DecideSinkRequest(_message.Message):
     SINK_ID_FIELD_NUMBER: _builtins.int
     BATCH_ID_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    NOTHING_STAGED_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     batch_id: _builtins.int
     plan: _builtins.bytes
+    nothing_staged: _builtins.bool
+    """the plan names no staged record; else they lie in the topic"""
+    generation: _builtins.int
+    """of this generation,"""
+    first_offset: _builtins.int
+    """from here on"""
     def __init__(
         self,
         *,
         sink_id: _builtins.str = ...,
         batch_id: _builtins.int = ...,
         plan: _builtins.bytes = ...,
+        nothing_staged: _builtins.bool = ...,
+        generation: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "plan", b"plan", "sink_id", b"sink_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "first_offset", b"first_offset", "generation", b"generation", "nothing_staged", b"nothing_staged", "plan", b"plan", "sink_id", b"sink_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

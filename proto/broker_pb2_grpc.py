@@ -79,6 +79,21 @@ class BrokerStub:
                 request_serializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.SerializeToString,
                 response_deserializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.FromString,
                 _registered_method=True)
+        self.OpenSink = channel.unary_unary(
+                '/octavo.broker.Broker/OpenSink',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.OpenSinkRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.OpenSinkReply.FromString,
+                _registered_method=True)
+        self.ListSinks = channel.unary_unary(
+                '/octavo.broker.Broker/ListSinks',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.ListSinksRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.ListSinksReply.FromString,
+                _registered_method=True)
+        self.EndSink = channel.unary_unary(
+                '/octavo.broker.Broker/EndSink',
+                request_serializer=octavo_dot_proto_dot_broker__pb2.EndSinkRequest.SerializeToString,
+                response_deserializer=octavo_dot_proto_dot_broker__pb2.EndSinkReply.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/octavo.broker.Broker/ListOffsets',
                 request_serializer=octavo_dot_proto_dot_broker__pb2.ListOffsetsRequest.SerializeToString,
@@ -218,6 +233,24 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishedSink(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenSink(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSinks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndSink(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -372,6 +405,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.PublishedSink,
                     request_deserializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.FromString,
                     response_serializer=octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.SerializeToString,
+            ),
+            'OpenSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSink,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.OpenSinkRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.OpenSinkReply.SerializeToString,
+            ),
+            'ListSinks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSinks,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.ListSinksRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.ListSinksReply.SerializeToString,
+            ),
+            'EndSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSink,
+                    request_deserializer=octavo_dot_proto_dot_broker__pb2.EndSinkRequest.FromString,
+                    response_serializer=octavo_dot_proto_dot_broker__pb2.EndSinkReply.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -702,6 +750,87 @@ class Broker:
             '/octavo.broker.Broker/PublishedSink',
             octavo_dot_proto_dot_broker__pb2.PublishedSinkRequest.SerializeToString,
             octavo_dot_proto_dot_broker__pb2.PublishedSinkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/OpenSink',
+            octavo_dot_proto_dot_broker__pb2.OpenSinkRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.OpenSinkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSinks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/ListSinks',
+            octavo_dot_proto_dot_broker__pb2.ListSinksRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.ListSinksReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.broker.Broker/EndSink',
+            octavo_dot_proto_dot_broker__pb2.EndSinkRequest.SerializeToString,
+            octavo_dot_proto_dot_broker__pb2.EndSinkReply.FromString,
             options,
             channel_credentials,
             insecure,

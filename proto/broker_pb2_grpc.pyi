@@ -46,6 +46,9 @@ class BrokerStub:
     DescribeSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeSinkRequest, _broker_pb2.DescribeSinkReply]
     DecideSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DecideSinkRequest, _broker_pb2.DecideSinkReply]
     PublishedSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PublishedSinkRequest, _broker_pb2.PublishedSinkReply]
+    OpenSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.OpenSinkRequest, _broker_pb2.OpenSinkReply]
+    ListSinks: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListSinksRequest, _broker_pb2.ListSinksReply]
+    EndSink: _grpc.UnaryUnaryMultiCallable[_broker_pb2.EndSinkRequest, _broker_pb2.EndSinkReply]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]
@@ -76,6 +79,9 @@ class BrokerAsyncStub(BrokerStub):
     DescribeSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeSinkRequest, _broker_pb2.DescribeSinkReply]  # type: ignore[assignment]
     DecideSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.DecideSinkRequest, _broker_pb2.DecideSinkReply]  # type: ignore[assignment]
     PublishedSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.PublishedSinkRequest, _broker_pb2.PublishedSinkReply]  # type: ignore[assignment]
+    OpenSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.OpenSinkRequest, _broker_pb2.OpenSinkReply]  # type: ignore[assignment]
+    ListSinks: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListSinksRequest, _broker_pb2.ListSinksReply]  # type: ignore[assignment]
+    EndSink: _aio.UnaryUnaryMultiCallable[_broker_pb2.EndSinkRequest, _broker_pb2.EndSinkReply]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsReply]  # type: ignore[assignment]
     CreateTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.CreateTopicRequest, _broker_pb2.CreateTopicReply]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_broker_pb2.DeleteTopicRequest, _broker_pb2.DeleteTopicReply]  # type: ignore[assignment]
@@ -157,6 +163,27 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.PublishedSinkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.PublishedSinkReply, _abc.Awaitable[_broker_pb2.PublishedSinkReply]]: ...
+
+    @_abc_1.abstractmethod
+    def OpenSink(
+        self,
+        request: _broker_pb2.OpenSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.OpenSinkReply, _abc.Awaitable[_broker_pb2.OpenSinkReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListSinks(
+        self,
+        request: _broker_pb2.ListSinksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListSinksReply, _abc.Awaitable[_broker_pb2.ListSinksReply]]: ...
+
+    @_abc_1.abstractmethod
+    def EndSink(
+        self,
+        request: _broker_pb2.EndSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.EndSinkReply, _abc.Awaitable[_broker_pb2.EndSinkReply]]: ...
 
     @_abc_1.abstractmethod
     def ListOffsets(

@@ -116,6 +116,8 @@ GRPC_CODES: dict[type[OctavoError], grpc.StatusCode] = {
     w.ExclusiveWriterBusy: _PRECONDITION,
     w.ExclusiveWriterRequired: _PRECONDITION,
     w.SinkLimitReached: _EXHAUSTED,
+    w.SinkEnded: _PRECONDITION,
+    w.StagedDataGone: _PRECONDITION,
     w.ProducerFenced: _PRECONDITION,
 }
 

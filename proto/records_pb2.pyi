@@ -985,6 +985,10 @@ class SinkRecord(_message.Message):
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     DECIDED_MS_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SWEPT_TO_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    TOUCHED_MS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     sink_id: _builtins.str
     batch_id: _builtins.int
@@ -998,6 +1002,16 @@ class SinkRecord(_message.Message):
     decided_ms: _builtins.int
     nonce: _builtins.bytes
     """of the write, so that a lost reply can be told (M-3)"""
+    generation: _builtins.int
+    """Form 2, from here on:
+    of its staging topic: earlier ones are swept, or about to be (ADR 74)
+    """
+    swept_to: _builtins.int
+    """of that topic: what lies before is gone, or about to go"""
+    ended: _builtins.bool
+    """by an operator: nothing is decided any more"""
+    touched_ms: _builtins.int
+    """when this record changed last"""
     def __init__(
         self,
         *,
@@ -1010,10 +1024,14 @@ class SinkRecord(_message.Message):
         producer_epoch: _builtins.int = ...,
         decided_ms: _builtins.int = ...,
         nonce: _builtins.bytes = ...,
+        generation: _builtins.int = ...,
+        swept_to: _builtins.int = ...,
+        ended: _builtins.bool = ...,
+        touched_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "decided_ms", b"decided_ms", "format_version", b"format_version", "nonce", b"nonce", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "decided_ms", b"decided_ms", "ended", b"ended", "format_version", b"format_version", "generation", b"generation", "nonce", b"nonce", "plan", b"plan", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "published", b"published", "sink_id", b"sink_id", "swept_to", b"swept_to", "touched_ms", b"touched_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,6 +101,12 @@ class BrokerConfig(FrozenSettings):
     """A partition larger than this loses its oldest segments; -1: never. `retention.bytes`."""
     retention_check_interval_ms: int = Field(default=300_000, ge=100)
     """How often each partition is looked at for records that are to be deleted."""
+    sink_idle_ms: int = Field(default=3_600_000, ge=100)
+    """What a sink of Spark staged for a batch that was not decided goes once it has staged nothing
+    for so long: longer than a batch takes from its first task to its last (ADR 74)."""
+    sink_staging_max_age_ms: int = Field(default=172_800_000, ge=100)
+    """It goes at this age though the sink goes on staging; and the staging topic of a sink that
+    has staged and decided nothing for so long."""
     backlog_check_interval_ms: int = Field(default=60_000, ge=100)
     """How often the backlogs of topics with a quota are measured; every two seconds while one is
     over, and as soon as what came in since may have brought it there."""

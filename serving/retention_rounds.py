@@ -3,11 +3,12 @@
 An open partition looks after itself. The others of this broker's bundles are found by their lists,
 once in `retention_check_interval_ms`, and those that have something to delete are opened: also the
 ledgers that a broker left in the trash when it died are found again so. Decommissioned partitions
-are seen through to their end here.
+are seen through to their end here, and staging topics of sinks are swept.
 """
 
 from __future__ import annotations
 
+from octavo.metadata.sinks import SinkCatalog
 from octavo.metadata.topics import (
     PartitionCatalog,
     PartitionState,
@@ -15,6 +16,7 @@ from octavo.metadata.topics import (
     TopicCatalog,
     is_internal,
 )
+from octavo.proto.sink_staging import STAGING_PREFIX
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError
@@ -24,6 +26,8 @@ from octavo.serving.consumption import Consumption
 from octavo.serving.ownership import Ownership, is_for
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention import holds_records, wants_an_owner
+from octavo.serving.sink_sweeping import SinkSweeper
+from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_config import TopicSettings, settings_of
 
@@ -44,6 +48,8 @@ class RetentionRounds:
         ownership: Ownership,
         *,
         changes: TopicChanges,
+        sinks: SinkCatalog,
+        topic_admin: TopicAdmin,
         consumption: Consumption,
         config: BrokerConfig,
         clock: Clock,
@@ -54,6 +60,7 @@ class RetentionRounds:
         self._registry = registry
         self._ownership = ownership
         self._changes = changes
+        self._sweeper = SinkSweeper(sinks, registry, topic_admin, config=config, clock=clock)
         self._consumption = consumption
         self._config = config
         self._clock = clock
@@ -80,6 +87,7 @@ class RetentionRounds:
                 opened += await self._look_at(topic, bundles)
                 await self._look_at_decommissioned(topic, bundles)
                 await self._look_at_consumed(topic)
+                await self._look_at_staging(topic, bundles)
                 after = topic.name
             more = more and bool(found)
         return opened
@@ -115,6 +123,17 @@ class RetentionRounds:
         if found is not None:
             for shell in shells:
                 shell.emptying.consumed(found.up_to(shell.name.partition))
+
+    async def _look_at_staging(self, topic: Topic, bundles: set[int]) -> None:
+        """Spec spark §8.3: what sinks staged and nobody decided on."""
+        bundle = self._registry.bundle(topic.topic_id, 0)
+        if not topic.name.startswith(STAGING_PREFIX) or bundle not in bundles:
+            return
+        try:
+            await self._ownership.locate(bundle)
+            await self._sweeper.look_at(topic)
+        except OctavoError as error:  # looked at again in the next round
+            _log.info("staging-not-swept", topic=topic.name, cause=error.cause)
 
     def _settings(self, topic: Topic) -> TopicSettings:
         return settings_of(topic.config, self._config, internal=is_internal(topic.name))

@@ -22,6 +22,7 @@ from octavo.metadata.paths import Paths
 from octavo.metadata.placements import Placements
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.repairs import RepairCatalog
+from octavo.metadata.sinks import SinkCatalog
 from octavo.metadata.store import MetadataStore, SessionState
 from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
 from octavo.proto.endpoints import bind, connection_bound, grpc_server
@@ -65,7 +66,7 @@ from octavo.serving.services.log import LogService
 from octavo.serving.services.peers import PeerService
 from octavo.serving.services.quotas import QuotaService
 from octavo.serving.services.rpc import Service
-from octavo.serving.services.sinks import sink_service
+from octavo.serving.services.sinks import SinkService
 from octavo.serving.services.streams import StreamService
 from octavo.serving.services.topics import TopicService
 from octavo.serving.services.views import TopicViews
@@ -350,11 +351,17 @@ class BrokerServer:
             self.registry,
             ownership,
             changes=self._topic_changes,
+            sinks=self._sink_catalog(),
+            topic_admin=self._topic_admin,
             consumption=Consumption(self._groups),
             config=self.config,
             clock=self._clock,
             entropy=self._entropy,
         )
+
+    def _sink_catalog(self) -> SinkCatalog:
+        ids = ProducerIdAllocator(self._store, self._paths, self._clock)
+        return SinkCatalog(self._store, self._paths, ids, clock=self._clock, entropy=self._entropy)
 
     def _load_reporter(self, member: Membership, ownership: Ownership) -> LoadReporter:
         return LoadReporter(
@@ -386,23 +393,19 @@ class BrokerServer:
 
     def _services(self, ownership: Ownership, cluster_id: str) -> list[Service]:
         config, answers = self.config, self._store_answers
-        producer_ids = ProducerIdAllocator(self._store, self._paths, self._clock)
         return [
             FindingService(
                 config=config,
                 cluster_id=cluster_id,
                 brokers=self._brokers,
                 topics=self._topics,
-                producer_ids=producer_ids,
+                producer_ids=ProducerIdAllocator(self._store, self._paths, self._clock),
                 registry=self.registry,
                 ownership=ownership,
                 store_answers=answers,
             ),
             TopicService(
-                self._topic_admin,
-                self._topic_changes,
-                TopicViews(ownership, config),
-                answers,
+                self._topic_admin, self._topic_changes, TopicViews(ownership, config), answers
             ),
             LogService(
                 config=config,
@@ -432,7 +435,7 @@ class BrokerServer:
                 clock=self._clock,
             ),
             QuotaService(QuotaChanges(self._quotas), self._streams.quotas.default, answers),
-            sink_service(self._store, self._paths, producer_ids, self._clock, answers),
+            SinkService(self._sink_catalog(), answers),
             self._streams,
         ]
 

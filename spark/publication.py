@@ -20,6 +20,7 @@ from octavo.runtime.errors import (
     RequestTimedOut,
     UnknownTopic,
 )
+from octavo.runtime.errors_of_writers import SinkEnded
 
 NO_BATCH = -1
 
@@ -32,6 +33,12 @@ class SinkState(NamedTuple):
     is_published: bool = True
     producer_id: int = -1
     producer_epoch: int = -1
+    generation: int = 0
+    """Of the topic in which it stages."""
+    swept_to: int = 0
+    """Of that topic: what lies before is gone."""
+    is_ended: bool = False
+    """By an operator."""
 
 
 class Step(Enum):
@@ -46,7 +53,9 @@ class Step(Enum):
 
 
 def next_step(state: SinkState, batch_id: int) -> Step:
-    """What comes next for whoever is to commit `batch_id`."""
+    """What comes next for whoever is to commit `batch_id`; raises SinkEnded."""
+    if state.is_ended and (state.batch_id < batch_id or not state.is_published):
+        raise SinkEnded(f"this sink was ended, and batch {batch_id} is not published")
     if not state.is_published and state.batch_id <= batch_id:
         return Step.PUBLISH  # of an earlier batch first: its writer is gone
     if state.batch_id < batch_id:

@@ -21,9 +21,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from octavo.runtime.errors import ConfigError, IllegalStateError
-from octavo.spark.exactly_once import Batch, Staged, commit, stage
+from octavo.spark.exactly_once import commit
 from octavo.spark.live_writing import check_topic, produce
 from octavo.spark.sink_options import SinkColumns, WriteOptions, sink_columns
+from octavo.spark.staging import Batch, Staged, stage
 from octavo.spark.worker_python import ImportedByWorkers
 
 ONLY_BATCH = 0

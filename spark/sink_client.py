@@ -48,6 +48,15 @@ class Numbered(NamedTuple):
     payload: Buffer
 
 
+class StagedRange(NamedTuple):
+    """Where a batch is staged."""
+
+    generation: int
+    """Of the sink's staging topic."""
+    first_offset: int
+    """No record of it lies before."""
+
+
 class SinkClient(AsyncClient):
     """An `AsyncClient` that can also decide and publish."""
 
@@ -64,9 +73,32 @@ class SinkClient(AsyncClient):
 
         return await self._calls.retrying(attempt, DECISION_TIMEOUT_S)
 
-    async def decide_sink(self, sink_id: str, batch_id: int, plan: bytes) -> SinkState:
-        """Ask that `plan` be the batch; tells what is decided. Asking again is safe."""
+    async def open_sink(self, sink_id: str) -> SinkState:
+        """Say that a sink is about to stage; as `describe_sink` besides. Asking again is safe."""
+        request = pb.OpenSinkRequest(sink_id=sink_id)
+
+        async def attempt() -> SinkState:
+            reply = await self._calls.ask_any(
+                lambda stub, limit: stub.OpenSink(request, timeout=limit), DECISION_TIMEOUT_S
+            )
+            check_reply(reply)
+            return _state(reply.state)
+
+        return await self._calls.retrying(attempt, DECISION_TIMEOUT_S)
+
+    async def decide_sink(
+        self, sink_id: str, batch_id: int, plan: bytes, staged: StagedRange | None
+    ) -> SinkState:
+        """Ask that `plan` be the batch; tells what is decided. Asking again is safe.
+
+        `staged`: where the records lie that it names, None: it names none. Raises StagedDataGone
+        when they were swept, SinkEnded.
+        """
         request = pb.DecideSinkRequest(sink_id=sink_id, batch_id=batch_id, plan=plan)
+        if staged is None:
+            request.nothing_staged = True
+        else:
+            request.generation, request.first_offset = staged
 
         async def attempt() -> SinkState:
             reply = await self._calls.ask_any(
@@ -200,5 +232,12 @@ class _Storing:
 
 def _state(state: pb.SinkState) -> SinkState:
     return SinkState(
-        state.batch_id, state.plan, state.published, state.producer_id, state.producer_epoch
+        state.batch_id,
+        state.plan,
+        state.published,
+        state.producer_id,
+        state.producer_epoch,
+        state.generation,
+        state.swept_to,
+        state.ended,
     )

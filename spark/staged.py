@@ -9,7 +9,6 @@ nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ PIECE_BYTES = 512 << 10
 limit on records that a cluster would have."""
 FRAME_BYTES = 64 << 10
 """What a staged row may need besides itself."""
-STAGING_PREFIX = "spark-staging-"
 _KIND = "octavo-kind"
 _PIECE, _PLAN = b"piece", b"plan"
 _SCHEMA = pa.schema(
@@ -96,11 +94,6 @@ class Pointer:
 
 NOTHING = Pointer("", "", -1)
 """The decision that a batch has no rows."""
-
-
-def staging_topic(sink_id: str) -> str:
-    """The topic in which a sink stages its batches."""
-    return STAGING_PREFIX + hashlib.sha256(sink_id.encode()).hexdigest()[:32]
 
 
 def rows_of(keys: pa.Array, values: pa.Array, headers: pa.Array) -> pa.RecordBatch:

@@ -35,5 +35,14 @@ class FakeSinks(broker_pb2_grpc.BrokerServicer):
     async def DecideSink(self, request, context):  # type: ignore[no-untyped-def]
         return await self.sinks.decide(request, NOBODY)
 
+    async def OpenSink(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.sinks.open(request, NOBODY)
+
+    async def ListSinks(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.sinks.list_sinks(request, NOBODY)
+
+    async def EndSink(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.sinks.end(request, NOBODY)
+
     async def PublishedSink(self, request, context):  # type: ignore[no-untyped-def]
         return await self.sinks.published(request, NOBODY)

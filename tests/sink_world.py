@@ -3,7 +3,8 @@
 Real are the decisions (`metadata.sinks`), what a writer does next (`spark.publication`) and what a
 partition stores (`ProducerStates`). A driver commits batches in order, as Spark does: it may stop
 at any step, for ever or to go on much later beside its successor, which runs the batch again with
-other pieces in other partitions.
+other pieces in other partitions. Sweepers take what nobody decided on for forgotten at any moment,
+and may stop between their two steps (ADR 74).
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from typing import NamedTuple
 from octavo.metadata.sinks import (
     Identity,
     Sink,
+    StagedAt,
+    check_decidable,
     decided,
     needs_decision,
     next_identity,
     published,
+    retired,
+    swept,
 )
 from octavo.proto.batch import decode_header
 from octavo.proto.kept_producers import kept_id
 from octavo.runtime.errors import InvalidProducerEpoch, OctavoError, OutOfOrderSequence
+from octavo.runtime.errors_of_writers import StagedDataGone
 from octavo.serving.partition.producers import Kind, ProducerStates
 from octavo.spark.publication import Fate, SinkState, Step, fate, may_trim, next_step
 from tests.serving_rig import handed_over, make_batch
@@ -98,7 +104,10 @@ class SinkWorld:
         self.sink = Sink("query/1")
         self.partitions = [PartitionModel() for _ in range(PARTITIONS)]
         self.staged: dict[int, list[StagedPiece]] = {}
-        """By attempt, in the order in which they were staged."""
+        """By attempt, in the order in which they were staged: its number is its offset."""
+        self.generations: dict[int, int] = {}
+        """In which staging topic an attempt is staged."""
+        self.refused = 0
         self.attempts = 0
         self.producers = 0
         self.crashes = 0
@@ -115,11 +124,15 @@ class SinkWorld:
     def decide(self, batch_id: int, attempt: int) -> None:
         if not needs_decision(self.sink, batch_id):
             return
+        self.check_decidable(StagedAt(self.generations[attempt], attempt))
         by = next_identity(self.sink, self.sink.id_epoch if self.producers else 0)
         if by is None or self.rng.random() < 0.05:  # a backup was restored
             self.producers += 1
             by = Identity(self.producer(self.producers), 0)
         self.sink = decided(self.sink, batch_id, b"%d" % attempt, by, 0)
+
+    def check_decidable(self, staged: StagedAt) -> None:
+        check_decidable(self.sink, staged)
 
     def producer(self, number: int) -> int:
         return kept_id(number)
@@ -131,6 +144,29 @@ class SinkWorld:
         """What was staged up to the attempt that was published."""
         for older in [one for one in self.staged if one <= attempt]:
             del self.staged[older]
+
+    # --- a sweeper --------------------------------------------------------------------------------
+
+    def sweeper(self) -> Writer:
+        """What a broker does that thinks all of it is old: the record first, then the deed."""
+        generation, end = self.sink.generation, self.attempts + 1
+        whole = self.rng.random() < 0.4
+        yield
+        found = self.given_up(generation, None if whole else end)
+        if found is None:
+            return
+        self.sink = found
+        yield
+        for attempt in list(self.staged):
+            of = self.generations[attempt]
+            if of == generation and (whole or attempt < end):
+                del self.staged[attempt]
+
+    def given_up(self, generation: int, before: int | None) -> Sink | None:
+        """None: all of the topic."""
+        if before is None:
+            return retired(self.sink, generation)
+        return swept(self.sink, generation, before)
 
     # --- a writer ---------------------------------------------------------------------------------
 
@@ -145,6 +181,7 @@ class SinkWorld:
             pieces.append(StagedPiece(self.rng.randrange(PARTITIONS), tuple(rows[:size])))
             rows = rows[size:]
         self.staged[attempt] = pieces
+        self.generations[attempt] = self.sink.generation
         return attempt
 
     def commit(self, batch_id: int, attempt: int) -> Writer:
@@ -212,20 +249,33 @@ class SinkWorld:
         """Batches one after the other; raises AssertionError as soon as a row comes twice."""
         rng = self.rng
         zombies: list[Writer] = []
+        sweepers: list[Writer] = []
         for batch_id in range(batches):
             count = rng.randint(0, ROWS_MAX)
             driver = self.commit(batch_id, self.stage(batch_id, count))
             while True:
-                mover = rng.choice([driver, driver, *zombies])
-                if not self.stepped(mover):
+                if rng.random() < 0.05:
+                    sweepers.append(self.sweeper())
+                mover = rng.choice([driver, driver, *zombies, *sweepers])
+                try:
+                    goes_on = self.stepped(mover)
+                except StagedDataGone:
+                    self.refused += 1
+                    goes_on = False
+                    if mover is driver:  # Spark runs the batch again
+                        driver = self.commit(batch_id, self.stage(batch_id, count))
+                        continue
+                if not goes_on:
                     if mover is driver:
                         break
-                    zombies.remove(mover)
+                    (zombies if mover in zombies else sweepers).remove(mover)
                 if rng.random() < 0.08:
                     self.crashes += 1
                     if rng.random() < 0.6:
                         zombies.append(driver)
                     driver = self.commit(batch_id, self.stage(batch_id, count))
+                if rng.random() < 0.08:
+                    sweepers = [one for one in sweepers if rng.random() < 0.5]  # brokers die, too
                 if rng.random() < 0.1:
                     rng.choice(self.partitions).moves()
                 self.check(batch_id, count, complete=False)

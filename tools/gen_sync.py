@@ -41,6 +41,7 @@ TWIN_NAMES = {
         "AsyncProducer",
         "AsyncQuotaAdmin",
         "AsyncReader",
+        "AsyncSinkAdmin",
         "AsyncTableView",
     )
 }
@@ -72,7 +73,8 @@ TWINS = (
     Twin("AsyncGroupAdmin", "group_admin", "The blocking admin of groups.", ("AdminByHand",), ""),
     Twin("AsyncFleetAdmin", "fleet_admin", "The blocking admin of brokers.", ("GroupAdmin",), ""),
     Twin("AsyncQuotaAdmin", "quota_admin", "The blocking admin of quotas.", ("FleetAdmin",), ""),
-    Twin("AsyncAdmin", "admin", "The blocking admin.", ("QuotaAdmin",), ""),
+    Twin("AsyncSinkAdmin", "sink_admin", "The blocking admin of sinks.", ("QuotaAdmin",), ""),
+    Twin("AsyncAdmin", "admin", "The blocking admin.", ("SinkAdmin",), ""),
     Twin(
         "AsyncConsumer",
         "consumer",

@@ -1,9 +1,13 @@
 """kill -9 of drivers, workers, brokers and bookies under one streaming query: each row comes once.
 
 A query of Spark reads files, gives each row another form and another partition every time it runs,
-and writes to a topic. It is killed at random moments and started again on its checkpoint, as are
-the Python workers of its tasks and the servers. At the end the topic holds f(row) of every row of
+and writes to a topic. Its driver (with its JVM and workers) or one worker of its tasks is killed at
+`--kills` random moments, a broker or a bookie at half as many beside them; a driver is started
+again on the same checkpoint. Then the last commit of the checkpoint is taken away, twice, and the
+batch run again in fewer and in more partitions. At the end the topic holds f(row) of every row of
 every file once, in rows of one attempt for each batch, and nothing is staged any more.
+
+What happens is told on standard error while it happens, the result in one line.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 
 from octavo import Client
 from octavo.errors import UnknownTopic
-from octavo.spark.staged import STAGING_PREFIX
+from octavo.proto.sink_staging import STAGING_PREFIX
 from octavo.testing import LocalCluster
 
 TOPIC = "soak"
@@ -31,13 +36,21 @@ ROWS_PER_FILE = 2_000
 LOOK_S = 0.05
 STUCK_S = 300.0
 """Without a batch for so long the soak has failed."""
+WORKER_WAIT_S = 20.0
+"""How long a worker to kill is waited for; the driver is killed when there is none."""
+DOWN_MAX_S = 2.0
+"""How long a server is down."""
+SERVERS = ("broker-1", "broker-2", "bookie-1", "bookie-2", "bookie-3")
+REPLAYS = ((1, 1), (7, 5))
+"""Partitions of the rows and of shuffles when the last batch is run again: fewer and more than
+while the query was killed."""
 _PAUSE = threading.Event()
 
 QUERY = """
-import random, sys
+import pathlib, random, sys
 from pyspark.sql import SparkSession, functions as F
 
-source, checkpoint, servers = sys.argv[1:]
+source, checkpoint, servers, partitions, shuffles, stop = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2,8]")
     .config("spark.driver.memory", "1g")
@@ -45,12 +58,13 @@ spark = (
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.ui.enabled", "false")
     .config("spark.log.level", "OFF")
-    .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.shuffle.partitions", shuffles)
+    .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
     .getOrCreate()
 )
 attempt = F.lit(f"{random.randrange(1 << 40):x}")
 rows = spark.readStream.option("maxFilesPerTrigger", 1).text(source)
-rows = rows.repartition(random.randint(1, 4)).select(
+rows = rows.repartition(int(partitions)).select(
     F.when(F.rand() < 0.5, F.col("value")).alias("key"),
     F.concat(F.lit("f("), F.col("value"), F.lit(") "), attempt).alias("value"),
 )
@@ -59,10 +73,14 @@ query = (
     .option("octavo.bootstrap.servers", servers)
     .option("topic", "soak")
     .option("checkpointLocation", checkpoint)
-    .trigger(availableNow=True)
+    .trigger(processingTime="0 seconds")
     .start()
 )
-query.awaitTermination()
+while not query.awaitTermination(0.2):
+    if pathlib.Path(stop).exists():
+        query.processAllAvailable()
+        query.stop()
+        break
 spark.stop()
 """
 
@@ -73,11 +91,31 @@ class Facts:
 
     kills: collections.Counter[str] = field(default_factory=collections.Counter[str])
     starts: int = 0
+    failures: int = 0
+    """Starts that were needed because the query ended with an error of its own."""
+    replays: int = 0
     wrong: list[str] = field(default_factory=list[str])
     lost: int = 0
     duplicated: int = 0
     orphans: int = 0
     batches: int = 0
+
+
+def deck(kills: int, rng: random.Random) -> list[tuple[str, str]]:
+    """What is struck, in order: a driver or a worker, and which server beside it ("": none).
+
+    Every second strike has a server; brokers and bookies take turns.
+    """
+    victims = ["driver" if number % 5 < 3 else "worker" for number in range(kills)]
+    rng.shuffle(victims)
+    servers = rng.sample(SERVERS, len(SERVERS))
+    brokers = [name for name in servers if name.startswith("broker")]
+    bookies = [name for name in servers if name.startswith("bookie")]
+    found: list[tuple[str, str]] = []
+    for number, victim in enumerate(victims):
+        kind = brokers if number % 4 == 0 else bookies
+        found.append((victim, "" if number % 2 else kind[number // 4 % len(kind)]))
+    return found
 
 
 class Soak:
@@ -92,11 +130,20 @@ class Soak:
         self._program = folder / "query.py"
         self._program.write_text(QUERY)
         self._log = folder / "query.log"
+        self._stop = folder / "stop"
         self.source.mkdir()
         self.files = 0
-        self._seen = 0
-        """Files that were there when the query was started last."""
         self._query: subprocess.Popen[bytes] | None = None
+        self._began_s = time.monotonic()
+
+    def tell(self, what: str) -> None:
+        """One line of progress."""
+        print(
+            f"{time.monotonic() - self._began_s:6.1f} s  batches={self.batches()}/{self.files}  "
+            f"{what}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def add_files(self, count: int) -> None:
         """Each becomes a batch."""
@@ -114,12 +161,12 @@ class Soak:
             return 0
         return sum(name.name.isdigit() for name in commits.iterdir())
 
-    def start(self) -> None:
+    def start(self, partitions: int = 0, shuffles: int = 2) -> None:
         """Start the query on its checkpoint, in a process group of its own."""
         env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
-        servers = self.cluster.bootstrap_servers
-        self._seen = self.files
-        command = [sys.executable, self._program, self.source, self.checkpoint, servers]
+        words = (self.source, self.checkpoint, self.cluster.bootstrap_servers)
+        many = (partitions or self.rng.randint(2, 4), shuffles)
+        command = [sys.executable, self._program, *words, *map(str, many), self._stop]
         with self._log.open("ab") as log:
             self._query = subprocess.Popen(
                 command, env=env, stdout=log, stderr=log, start_new_session=True
@@ -127,16 +174,14 @@ class Soak:
         self.facts.starts += 1
 
     def ended(self) -> bool:
-        """Whether the query has ended; it is started again when it failed."""
+        """Whether the query has ended well; it is started again when it failed."""
         assert self._query is not None
         code = self._query.poll()
-        if code is None:
-            return False
-        if code == 0:
-            return True
-        self.facts.kills["query failed"] += 0 if code < 0 else 1
-        self.start()
-        return False
+        if code:
+            self.tell(f"the query ended with {code}, started again")
+            self.facts.failures += 1
+            self.start()
+        return code == 0
 
     def kill_driver(self) -> None:
         """The query's Python, its JVM and their workers at once."""
@@ -163,19 +208,23 @@ class Soak:
             return False
         return True
 
-    def strike(self) -> None:
-        """One kill -9."""
-        kind = self.rng.choice(("driver", "driver", "worker", "broker", "bookie"))
-        if kind == "worker" and not self.kill_worker():
-            kind = "driver"
-        if kind == "driver":
+    def strike(self, victim: str, server: str) -> None:
+        """One kill -9 of the query, and of a server at the same time."""
+        if server:
+            self.cluster.kill(server)
+            self.facts.kills[server.split("-")[0]] += 1
+        waited_s = 0.0
+        while victim == "worker" and not self.kill_worker():
+            _PAUSE.wait(LOOK_S)
+            waited_s += LOOK_S
+            victim = "driver" if waited_s > WORKER_WAIT_S else victim
+        if victim == "driver":
             self.kill_driver()
-        elif kind != "worker":
-            name = f"{kind}-{self.rng.randint(1, 2 if kind == 'broker' else 3)}"
-            self.cluster.kill(name)
-            _PAUSE.wait(self.rng.random() * 2)
-            self.cluster.restart(name)
-        self.facts.kills[kind] += 1
+        self.facts.kills[victim] += 1
+        self.tell(f"killed {victim} {server}")
+        if server:
+            _PAUSE.wait(self.rng.random() * DOWN_MAX_S)
+            self.cluster.restart(server)
 
     def until(self, batches: int) -> bool:
         """Wait for so many batches; False when none came for STUCK_S, or the query ended."""
@@ -193,40 +242,52 @@ class Soak:
         return True
 
     def run(self, kills: int) -> None:
-        """All kills, then to the end, and one batch more, which sweeps what was left staged."""
+        """All kills, then to the end, one batch more, which sweeps what was left staged, and the
+        last batch once more in fewer and in more partitions."""
         self.add_files(3)
         self.start()
-        for _ in range(kills):
-            self.add_files(3)
+        self.until(1)
+        for victim, server in deck(kills, self.rng):
+            self.add_files(2)
             self.until(self.batches() + self.rng.randint(0, 2))
             _PAUSE.wait(self.rng.random() * 1.5)
             if self.facts.wrong:
                 return
-            if self.ended():
-                self.start()
-            self.strike()
-        for _ in range(2):
-            self.drain()
-            self.add_files(1)
-            self.start()
+            self.strike(victim, server)
+        self.add_files(1)
         self.drain()
+        for partitions, shuffles in REPLAYS:
+            if not self.facts.wrong:
+                self.replay(partitions, shuffles)
 
     def drain(self) -> None:
-        """Until a query that saw every file at its start has ended well.
+        """Have the query end when it has written what is there.
 
         Not until there are as many batches: Spark puts a file that it had noted when it was
         killed into the batch of the next one.
         """
+        self._stop.touch()
         waited_s = 0.0
-        while not self.facts.wrong:
-            if self.ended():
-                if self._seen == self.files:
-                    return
-                self.start()
+        while not self.facts.wrong and not self.ended():
             _PAUSE.wait(LOOK_S)
             waited_s += LOOK_S
             if waited_s > STUCK_S:
                 self.facts.wrong.append(f"the query does not end: see {self._log}")
+        self._stop.unlink()
+        self.tell("the query has written what is there")
+
+    def replay(self, partitions: int, shuffles: int) -> None:
+        """Take the last commit out of the checkpoint, as if the driver died before it."""
+        commits, before = self.checkpoint / "commits", self.batches()
+        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
+        for name in (f"{last}", f".{last}.crc"):
+            (commits / name).unlink()
+        self.start(partitions, shuffles)
+        self.drain()
+        if self.batches() != before:
+            self.facts.wrong.append(f"batch {last} was not run again: see {self._log}")
+        self.facts.replays += 1
+        self.tell(f"batch {last} was run again in {partitions} partitions")
 
     def judge(self, client: Client) -> None:
         """What the topic holds against what the files hold."""
@@ -267,6 +328,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    began_s = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(bookies=3, brokers=2, data=pathlib.Path(folder) / "data") as cluster,
@@ -280,12 +342,17 @@ def main() -> int:
     facts = soak.facts
     for one in facts.wrong:
         print(one)
+    struck = facts.kills["driver"] + facts.kills["worker"]
+    if struck != args.kills:
+        facts.wrong.append(f"{struck} kills of {args.kills}")
     bad = bool(facts.wrong) or facts.lost or facts.duplicated or facts.orphans
-    kinds = ",".join(f"{kind}:{count}" for kind, count in sorted(facts.kills.items()) if count)
+    kinds = ",".join(f"{kind}:{count}" for kind, count in sorted(facts.kills.items()))
     print(
-        f"spark: {'WRONG' if bad else 'OK'} batches={facts.batches} kills={args.kills} "
+        f"spark: {'WRONG' if bad else 'OK'} batches={facts.batches} kills={facts.kills.total()} "
         f"lost={facts.lost} duplicated={facts.duplicated} orphans={facts.orphans} "
-        f"rows={soak.files * ROWS_PER_FILE} starts={facts.starts} killed={kinds} seed={args.seed}"
+        f"rows={soak.files * ROWS_PER_FILE} starts={facts.starts} failures={facts.failures} "
+        f"killed={kinds} replays={facts.replays} seed={args.seed} "
+        f"seconds={time.monotonic() - began_s:.0f}"
     )
     return 1 if bad else 0
 

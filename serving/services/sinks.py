@@ -1,15 +1,10 @@
-"""What sinks publish: decisions about their batches (ADR 67)."""
+"""What sinks publish: decisions about their batches (ADR 67), and the ends of sinks (ADR 74)."""
 
 from __future__ import annotations
 
-from octavo.metadata.paths import Paths
-from octavo.metadata.producer_ids import ProducerIdAllocator
-from octavo.metadata.sinks import Sink, SinkCatalog
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.sinks import Sink, SinkCatalog, StagedAt
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import to_wire
-from octavo.runtime.clock import Clock
-from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import OctavoError
 from octavo.serving.services.caller import Caller
 from octavo.serving.services.rpc import Handlers, unary
@@ -29,6 +24,9 @@ class SinkService:
             "DescribeSink": unary(pb.DescribeSinkRequest, self.describe),
             "DecideSink": unary(pb.DecideSinkRequest, self.decide),
             "PublishedSink": unary(pb.PublishedSinkRequest, self.published),
+            "OpenSink": unary(pb.OpenSinkRequest, self.open),
+            "ListSinks": unary(pb.ListSinksRequest, self.list_sinks),
+            "EndSink": unary(pb.EndSinkRequest, self.end),
         }
 
     async def describe(
@@ -43,9 +41,15 @@ class SinkService:
 
     async def decide(self, request: pb.DecideSinkRequest, _caller: Caller) -> pb.DecideSinkReply:
         """Decide a batch, or say what was decided."""
+        staged = StagedAt(request.generation, request.first_offset)
         try:
             sink = await self._during(
-                self._catalog.decide(request.sink_id, request.batch_id, request.plan)
+                self._catalog.decide(
+                    request.sink_id,
+                    request.batch_id,
+                    request.plan,
+                    None if request.nothing_staged else staged,
+                )
             )
         except OctavoError as error:
             return pb.DecideSinkReply(error=to_wire(error))
@@ -61,17 +65,29 @@ class SinkService:
             return pb.PublishedSinkReply(error=to_wire(error))
         return pb.PublishedSinkReply()
 
+    async def open(self, request: pb.OpenSinkRequest, _caller: Caller) -> pb.OpenSinkReply:
+        """A sink is about to stage: from now on it is listed."""
+        try:
+            sink = await self._during(self._catalog.open(request.sink_id))
+        except OctavoError as error:
+            return pb.OpenSinkReply(error=to_wire(error))
+        return pb.OpenSinkReply(state=_state(sink))
 
-def sink_service(
-    store: MetadataStore,
-    paths: Paths,
-    producer_ids: ProducerIdAllocator,
-    clock: Clock,
-    store_answers: StoreAnswers,
-) -> SinkService:
-    """The service over a broker's metadata store."""
-    catalog = SinkCatalog(store, paths, producer_ids, clock=clock, entropy=SystemEntropy())
-    return SinkService(catalog, store_answers)
+    async def list_sinks(self, request: pb.ListSinksRequest, _caller: Caller) -> pb.ListSinksReply:
+        """A page of all sinks."""
+        try:
+            sinks, following = await self._during(self._catalog.page(request.after, request.limit))
+        except OctavoError as error:
+            return pb.ListSinksReply(error=to_wire(error))
+        return pb.ListSinksReply(sinks=map(_state, sinks), next=following)
+
+    async def end(self, request: pb.EndSinkRequest, _caller: Caller) -> pb.EndSinkReply:
+        """For ever: an operator knows that its query never runs again, or must not."""
+        try:
+            sink = await self._during(self._catalog.end(request.sink_id))
+        except OctavoError as error:
+            return pb.EndSinkReply(error=to_wire(error))
+        return pb.EndSinkReply(state=_state(sink))
 
 
 def _state(sink: Sink) -> pb.SinkState:
@@ -82,4 +98,10 @@ def _state(sink: Sink) -> pb.SinkState:
         published=sink.is_published,
         producer_id=sink.producer_id,
         producer_epoch=sink.producer_epoch,
+        generation=sink.generation,
+        swept_to=sink.swept_to,
+        ended=sink.is_ended,
+        decided_ms=sink.decided_ms,
+        touched_ms=sink.touched_ms,
+        known=sink.touched_ms >= 0,
     )

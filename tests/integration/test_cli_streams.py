@@ -23,8 +23,10 @@ import typer.main
 from octavo.cli.app import app
 from octavo.cli.failures import ExitCode, point_at_nothing
 from octavo.cli.program import run
+from octavo.proto.broker_pb2 import OpenSinkRequest
 from octavo.supervisor.cluster_file import ClusterFile, folder_identity, write_cluster_file
 from tests.fake_broker import FakeClusterThread
+from tests.fake_sinks import NOBODY
 
 PRINTS = {
     "": "",
@@ -40,6 +42,9 @@ PRINTS = {
     "bookies": "bookies --help",
     "brokers": "brokers --help",
     "quotas": "quotas --help",
+    "sink": "sink --help",
+    "sink list": "sink list",
+    "sink show": "sink show s",
     "logs": "logs up --data DATA",
     "top": "top --once",
     "cluster": "cluster --help",
@@ -72,6 +77,7 @@ WORKS = {
     "quotas list": "quotas list",
     "quotas set": "quotas set app --bytes-in 1000000",
     "quotas unset": "quotas unset app",
+    "sink end": "sink end s --yes",
     "ledger collect": "ledger collect --data DATA",
     "ledger recover": "ledger recover 1 --yes --metadata memory://end/octavo",
     "group delete": "group delete g --yes",
@@ -114,7 +120,7 @@ def fake() -> Iterator[FakeClusterThread]:
 def words(
     fake: FakeClusterThread, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[str]]:
-    """The words of a line, and a fake cluster that has an empty topic `t` and no other."""
+    """The words of a line, and a fake cluster with one topic `t`, empty, and a sink `s`."""
     monkeypatch.setenv("OCTAVO_BOOTSTRAP_SERVERS", fake.bootstrap)
     data = tmp_path / "data"
     (data / "logs").mkdir(parents=True)
@@ -124,6 +130,7 @@ def words(
     def prepared(line: str) -> list[str]:
         fake.call(lambda: fake.cluster.topics.clear())
         fake.call(lambda: fake.cluster.create("t", 1))
+        fake.submit(fake.cluster.sinks.open(OpenSinkRequest(sink_id="s"), NOBODY)).result(30)
         shutil.rmtree(tmp_path / "lake", ignore_errors=True)
         paths = {"DATA": str(data), "LAKE": str(tmp_path / "lake"), "COPY": str(tmp_path / "copy")}
         return [paths.get(word, word) for word in line.split()]

@@ -15,13 +15,15 @@ import pytest
 
 from octavo import Client
 from octavo.errors import OctavoError, UnknownTopic
+from octavo.proto.sink_staging import staging_topic
 from octavo.runtime.errors import StorageFailed
 from octavo.spark import exactly_once, staging_rows
-from octavo.spark.exactly_once import Batch, Committing, Staged, commit, stage
+from octavo.spark.exactly_once import Committing, commit
 from octavo.spark.publication import SinkState
-from octavo.spark.sink_client import Numbered, SinkClient
+from octavo.spark.sink_client import Numbered, SinkClient, StagedRange
 from octavo.spark.sink_options import SinkColumns, WriteOptions
-from octavo.spark.staged import Target, staging_topic
+from octavo.spark.staged import Target
+from octavo.spark.staging import Batch, Staged, stage
 from octavo.testing import LocalCluster
 
 if TYPE_CHECKING:
@@ -136,8 +138,10 @@ class Dying(SinkClient):
             raise Died
         return result
 
-    async def decide_sink(self, sink_id: str, batch_id: int, plan: bytes) -> SinkState:
-        return await self._dying("decide", super().decide_sink(sink_id, batch_id, plan))
+    async def decide_sink(
+        self, sink_id: str, batch_id: int, plan: bytes, staged: StagedRange | None
+    ) -> SinkState:
+        return await self._dying("decide", super().decide_sink(sink_id, batch_id, plan, staged))
 
     async def store(self, target: Target, batches: Sequence[Numbered]) -> None:
         await self._dying("store", super().store(target, batches))
@@ -219,8 +223,10 @@ class Stalling(SinkClient):
         self.reached.set()
         await self.goes_on.wait()
 
-    async def decide_sink(self, sink_id: str, batch_id: int, plan: bytes) -> SinkState:
-        return await self._stalling("decide", super().decide_sink(sink_id, batch_id, plan))
+    async def decide_sink(
+        self, sink_id: str, batch_id: int, plan: bytes, staged: StagedRange | None
+    ) -> SinkState:
+        return await self._stalling("decide", super().decide_sink(sink_id, batch_id, plan, staged))
 
     async def store(self, target: Target, batches: Sequence[Numbered]) -> None:
         await self._stalling("store", super().store(target, batches))

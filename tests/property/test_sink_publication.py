@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.metadata.sinks import Identity, Sink, decided
+from octavo.metadata.sinks import Identity, Sink, StagedAt, decided
 from octavo.spark.publication import SinkState
 from tests.sink_world import SinkWorld, Writer
 
@@ -13,15 +13,17 @@ BATCHES = 8
 
 
 def test_each_batch_is_added_once() -> None:
-    crashes = gone = 0
+    crashes = gone = refused = 0
     for seed in range(SEEDS):
         world = SinkWorld(seed)
         world.run(BATCHES)
         crashes += world.crashes
         gone += world.gone
-        assert len(world.staged) <= 1 + world.crashes
+        refused += world.refused
+        assert len(world.staged) <= 1 + world.crashes + world.refused
     assert crashes > SEEDS  # else nothing was shown
     assert gone > 0  # a writer met what another one had removed
+    assert refused > SEEDS // 4  # what a writer had staged was swept before it was decided
 
 
 class Forgetful(SinkWorld):
@@ -86,9 +88,42 @@ class OwnAttempt(SinkWorld):
             yield
 
 
+class SweepsWhatIsDecided(SinkWorld):
+    """A sweeper does not look whether something is decided and not published."""
+
+    def given_up(self, generation: int, before: int | None) -> Sink | None:
+        return self.sink._replace(swept_to=before or self.attempts + 1)
+
+
+class DecidesWhatIsSwept(SinkWorld):
+    """A writer that comes late may decide all the same."""
+
+    def check_decidable(self, staged: StagedAt) -> None:
+        """No."""
+
+
+class SameGeneration(SinkWorld):
+    """A staging topic goes and the next one counts as the same."""
+
+    def given_up(self, generation: int, before: int | None) -> Sink | None:
+        found = super().given_up(generation, before)
+        return found if found is None else found._replace(generation=0)
+
+
 @pytest.mark.parametrize(
     "kind",
-    [Forgetful, Overwriting, SameEpoch, EarlyNote, EarlyTrim, TrimsForOthers, OwnAttempt],
+    [
+        Forgetful,
+        Overwriting,
+        SameEpoch,
+        EarlyNote,
+        EarlyTrim,
+        TrimsForOthers,
+        OwnAttempt,
+        SweepsWhatIsDecided,
+        DecidesWhatIsSwept,
+        SameGeneration,
+    ],
 )
 def test_a_planted_bug_is_found(kind: type[SinkWorld]) -> None:
     for seed in range(SEEDS):

@@ -15,6 +15,7 @@ from octavo.metadata.sinks import (
     Identity,
     Sink,
     SinkCatalog,
+    StagedAt,
     decided,
     from_bytes,
     needs_decision,
@@ -23,10 +24,13 @@ from octavo.metadata.sinks import (
     to_bytes,
 )
 from octavo.proto.kept_producers import PRODUCER_EPOCH_MAX, is_kept, kept_id, ordinary_id
+from octavo.proto.sink_staging import parse_staging_topic, sink_digest, staging_topic
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import InvalidRequest, MetadataCorrupt, UnsupportedVersion
+from octavo.runtime.errors_of_writers import SinkEnded, StagedDataGone
 from tests.unit.metadata_stores import CLOCK, PATHS
 
+DIGEST = sink_digest("s")
 BY = Identity(kept_id(5), 3)
 
 
@@ -72,30 +76,32 @@ def test_kept_ids_are_told_apart_and_lead_back() -> None:
 
 def test_a_record_survives_the_store_and_a_wrong_one_is_refused() -> None:
     sink = decided(Sink("s"), 7, b"plan", BY, 1)
-    assert from_bytes(to_bytes(sink, b"n"), "s") == sink
+    assert from_bytes(to_bytes(sink, b"n"), DIGEST) == sink
     with pytest.raises(MetadataCorrupt, match="contradicts"):
-        from_bytes(to_bytes(sink, b"n"), "other")
+        from_bytes(to_bytes(sink, b"n"), sink_digest("other"))
+    opened = Sink("s", generation=3, swept_to=7, touched_ms=5)
+    assert from_bytes(to_bytes(opened, b"n"), DIGEST) == opened
     with pytest.raises(MetadataCorrupt, match="contradicts"):
-        from_bytes(to_bytes(Sink("s"), b"n"), "s")
+        from_bytes(to_bytes(opened._replace(is_published=False), b"n"), DIGEST)
     with pytest.raises(MetadataCorrupt):
-        from_bytes(b"\xff", "s")
+        from_bytes(b"\xff", DIGEST)
     with pytest.raises(UnsupportedVersion):
-        from_bytes(b"\x08\x02", "s")
+        from_bytes(b"\x08\x03", DIGEST)
 
 
 async def test_of_many_that_ask_at_once_one_decides_and_all_are_told() -> None:
     cluster = MemoryCluster()
     catalogs = [catalog(cluster.connect()) for _ in range(6)]
     answers = await asyncio.gather(
-        *(one.decide("s", 0, b"%d" % number) for number, one in enumerate(catalogs))
+        *(one.decide("s", 0, b"%d" % number, None) for number, one in enumerate(catalogs))
     )
     assert len(set(answers)) == 1
     assert is_kept(answers[0].producer_id)
     assert answers[0].producer_epoch == 0
     assert await catalogs[3].read("s") == answers[0]
-    assert (await catalogs[0].decide("s", 1, b"next")).batch_id == 0  # not published yet
+    assert (await catalogs[0].decide("s", 1, b"next", None)).batch_id == 0  # not published yet
     await catalogs[1].published("s", 0)
-    later = await catalogs[2].decide("s", 1, b"next")
+    later = await catalogs[2].decide("s", 1, b"next", None)
     assert (later.batch_id, later.plan, later.producer_epoch) == (1, b"next", 1)
     assert later.producer_id == answers[0].producer_id
 
@@ -105,12 +111,12 @@ async def test_a_lost_reply_decides_nothing_twice(operation: str) -> None:
     store = MemoryCluster().connect()
     sinks = catalog(store)
     if operation == "put":
-        await sinks.decide("s", 0, b"before")
+        await sinks.decide("s", 0, b"before", None)
         await sinks.published("s", 0)
     store.faults.lose_reply(operation)
-    mine = await sinks.decide("s", 1, b"mine")
+    mine = await sinks.decide("s", 1, b"mine", None)
     assert (mine.batch_id, mine.plan) == (1, b"mine")
-    assert await catalog(store).decide("s", 1, b"other") == mine
+    assert await catalog(store).decide("s", 1, b"other", None) == mine
     store.faults.lose_request("put")
     await sinks.published("s", 1)
     assert (await sinks.read("s")).is_published
@@ -118,10 +124,10 @@ async def test_a_lost_reply_decides_nothing_twice(operation: str) -> None:
 
 async def test_after_a_restore_a_sink_publishes_through_another_producer() -> None:
     store = MemoryCluster().connect()
-    first = await catalog(store).decide("s", 0, b"p")
+    first = await catalog(store).decide("s", 0, b"p", None)
     await catalog(store).published("s", 0)
     epoch = await LedgerIdAllocator(store, PATHS, CLOCK).raise_epoch()
-    second = await catalog(store).decide("s", 1, b"p")
+    second = await catalog(store).decide("s", 1, b"p", None)
     assert second.producer_id != first.producer_id
     assert (second.id_epoch, second.producer_epoch) == (epoch, 0)
 
@@ -129,11 +135,80 @@ async def test_after_a_restore_a_sink_publishes_through_another_producer() -> No
 async def test_ids_and_plans_have_bounds_and_any_text_is_an_id() -> None:
     sinks = catalog(MemoryCluster().connect())
     assert (await sinks.read("ключ/../ x")).batch_id == -1
-    await sinks.decide("ключ/../ x", 0, b"p")
+    await sinks.decide("ключ/../ x", 0, b"p", None)
     assert (await sinks.read("ключ/../ x")).batch_id == 0
     for sink_id in ("", "x" * (SINK_ID_BYTES_MAX + 1)):
         with pytest.raises(InvalidRequest, match="the id of a sink"):
             await sinks.read(sink_id)
     for batch_id, plan in ((-1, b"p"), (0, b""), (0, b"p" * (PLAN_BYTES_MAX + 1))):
         with pytest.raises(InvalidRequest, match="batches count from 0"):
-            await sinks.decide("s", batch_id, plan)
+            await sinks.decide("s", batch_id, plan, None)
+
+
+async def test_a_decision_is_refused_once_its_staged_records_are_given_up() -> None:
+    """Whichever compare-and-set is first: the decision or the sweep (ADR 74)."""
+    store = MemoryCluster().connect()
+    sinks = catalog(store)
+    opened = await sinks.open("s")
+    assert opened == await sinks.open("s") == await sinks.read("s")
+    assert await sinks.sweep(opened, 10)
+    for first_offset in (0, 9):
+        with pytest.raises(StagedDataGone, match="left for too long"):
+            await sinks.decide("s", 0, b"p", StagedAt(0, first_offset))
+    assert (await sinks.decide("s", 0, b"p", StagedAt(0, 10))).batch_id == 0
+    decision = await sinks.read("s")
+    assert not await sinks.sweep(decision, 20)  # decided and not published: it stays
+    assert not await sinks.retire(decision)
+    await sinks.published("s", 0)
+    assert not await sinks.retire(decision)  # something happened since
+    store.faults.lose_reply("put")
+    now = await sinks.read("s")
+    assert await sinks.retire(now)
+    later = await sinks.read("s")
+    assert (later.generation, later.swept_to, later.batch_id) == (1, 0, 0)
+    with pytest.raises(StagedDataGone):
+        await sinks.decide("s", 1, b"p", StagedAt(0, 99))
+    assert not await sinks.sweep(now, 99)  # of another topic
+    assert (await sinks.decide("s", 1, b"p", StagedAt(1, 0))).batch_id == 1
+    await sinks.published("s", 1)
+    assert (await sinks.decide("s", 2, b"empty", None)).batch_id == 2
+
+
+async def test_a_sink_that_was_ended_decides_nothing_any_more() -> None:
+    sinks = catalog(MemoryCluster().connect())
+    with pytest.raises(InvalidRequest, match="there is no sink 's'"):
+        await sinks.end("s")
+    await sinks.decide("s", 0, b"p", None)
+    assert (await sinks.end("s")).is_ended
+    assert await sinks.end("s") == await sinks.read("s")
+    await sinks.published("s", 0)  # a writer that was on its way
+    with pytest.raises(SinkEnded):
+        await sinks.decide("s", 1, b"p", None)
+    assert (await sinks.read("s")).batch_id == 0
+
+
+async def test_sinks_are_listed_in_pages_and_found_by_their_staging_topics() -> None:
+    store = MemoryCluster().connect()
+    sinks = catalog(store)
+    assert await sinks.page("", 10) == ([], "")
+    names = {f"query/{number}" for number in range(25)}
+    for name in names:
+        await sinks.open(name)
+    for limit in (1, 7, 25, 0):
+        found: list[Sink] = []
+        after, pages = "", 0
+        while not pages or after:
+            page, after = await sinks.page(after, limit)
+            found += page
+            pages += 1
+        assert {one.sink_id for one in found} == names
+        assert len(found) == 25
+        assert pages == -(-25 // (limit or 25))
+    staging = parse_staging_topic(staging_topic("query/7", 3))
+    assert staging is not None
+    of_staging = await sinks.of_staging(staging)
+    assert of_staging is not None
+    assert of_staging.sink_id == "query/7"
+    assert await sinks.of_staging(staging._replace(digest="0" * 32)) is None
+    await store.create(PATHS.sink("broken"), b"\xff")
+    assert len((await sinks.page("", 0))[0]) == 25

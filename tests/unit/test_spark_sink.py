@@ -8,10 +8,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from octavo.errors import BrokerUnavailable, ConfigError, IllegalStateError, InvalidRecord
 from octavo.spark import live_writing
-from octavo.spark.exactly_once import Staged
 from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, Written
 from octavo.spark.sink_options import SinkColumns, WriteOptions, sink_columns
 from octavo.spark.sink_rows import portions
+from octavo.spark.staging import Staged
 
 SERVERS = {"octavo.bootstrap.servers": "host:7650"}
 HEADERS = "array<struct<key:string,value:binary>>"

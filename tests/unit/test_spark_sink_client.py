@@ -30,15 +30,15 @@ from tests.serving_rig import make_batch
 async def test_decisions_are_told_alike_by_every_client(fake: FakeCluster) -> None:
     async with SinkClient(fake.bootstrap) as first, SinkClient(fake.bootstrap) as second:
         assert await first.describe_sink("s") == SinkState()
-        mine = await first.decide_sink("s", 0, b"mine")
+        mine = await first.decide_sink("s", 0, b"mine", None)
         assert (mine.batch_id, mine.plan, mine.is_published) == (0, b"mine", False)
-        assert await second.decide_sink("s", 0, b"other") == mine
+        assert await second.decide_sink("s", 0, b"other", None) == mine
         await second.published_sink("s", 0)
         assert await first.describe_sink("s") == mine._replace(is_published=True)
         with pytest.raises(InvalidRequest, match="never decided"):
             await first.published_sink("s", 1)
         with pytest.raises(InvalidRequest, match="batches count from 0"):
-            await first.decide_sink("s", -1, b"p")
+            await first.decide_sink("s", -1, b"p", None)
 
 
 async def test_what_an_owner_refuses_for_good_is_raised_at_once(fake: FakeCluster) -> None:

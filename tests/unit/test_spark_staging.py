@@ -9,6 +9,7 @@ import pytest
 
 from octavo.client.messaging.partitioner import KeyHashes
 from octavo.errors import InvalidPartition, InvalidRecord, MessageTooLarge
+from octavo.proto.sink_staging import staging_topic
 from octavo.runtime.errors import StorageFailed
 from octavo.spark.sink_options import SinkColumns
 from octavo.spark.sink_rows import Portion
@@ -25,7 +26,6 @@ from octavo.spark.staged import (
     encode_piece,
     encode_plan,
     rows_of,
-    staging_topic,
 )
 from octavo.spark.staging_rows import OPEN_BYTES_MAX, Pieces, TopicTerms
 

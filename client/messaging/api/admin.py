@@ -22,8 +22,8 @@ from octavo.client.messaging.api.descriptions import (
     topic_of,
     topics_of,
 )
-from octavo.client.messaging.api.quota_admin import AsyncQuotaAdmin
 from octavo.client.messaging.api.replies import check_reply
+from octavo.client.messaging.api.sink_admin import AsyncSinkAdmin
 from octavo.client.messaging.cluster.calls import Call
 from octavo.client.messaging.reading.limits import (
     INT32_MAX,
@@ -60,7 +60,7 @@ LIST_PAGE = 1_000
 """Topics asked for at a time."""
 
 
-class AsyncAdmin(AsyncQuotaAdmin):
+class AsyncAdmin(AsyncSinkAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.

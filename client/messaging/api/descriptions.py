@@ -10,6 +10,7 @@ from typing import Literal
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
 from octavo.proto.segments import Segment
+from octavo.proto.sink_staging import staging_topic
 from octavo.runtime.address import bare_host
 from octavo.runtime.errors import BrokerUnavailable
 
@@ -420,4 +421,43 @@ def quota_of(view: pb.QuotaView) -> ClientQuota:
         view.bytes_out_per_s if view.HasField("bytes_out_per_s") else None,
         view.requests_per_s if view.HasField("requests_per_s") else None,
         view.connections_max if view.HasField("connections_max") else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDescription:
+    """What the cluster knows of a sink of Spark: a query's checkpoint, or a txnId (ADR 67)."""
+
+    sink_id: str
+    """`query/ID`, of a stream's checkpoint; `txn/NAME`, of a batch write with that txnId."""
+    state: Literal["staging", "decided", "published", "ended"]
+    """"staging": nothing is decided yet. "decided": the last batch is not published, and what it
+    staged stays until it is. "published": all of the last batch is in its topic. "ended": by an
+    operator; it decides nothing any more."""
+    batch_id: int
+    """Decided last; -1: none yet."""
+    staging_topic: str
+    """Where it stages, or would."""
+    decided_ms: int | None
+    """When its last batch was decided."""
+    changed_ms: int
+    """When anything of this changed last."""
+
+
+def sink_of(state: pb.SinkState) -> SinkDescription:
+    """The description of one sink."""
+    told: Literal["staging", "decided", "published", "ended"] = "published"
+    if state.ended:
+        told = "ended"
+    elif state.batch_id < 0:
+        told = "staging"
+    elif not state.published:
+        told = "decided"
+    return SinkDescription(
+        state.sink_id,
+        told,
+        state.batch_id,
+        staging_topic(state.sink_id, state.generation),
+        state.decided_ms if state.batch_id >= 0 else None,
+        state.touched_ms,
     )

@@ -17,10 +17,10 @@ from octavo.client.messaging.api.descriptions import (
     LogDescription,
     TopicDescription,
 )
-from octavo.client.messaging.sync.quota_admin import QuotaAdmin
+from octavo.client.messaging.sync.sink_admin import SinkAdmin
 
 
-class Admin(QuotaAdmin):
+class Admin(SinkAdmin):
     """Administration of the cluster a client is connected to: `client.admin`.
 
     Every call retries what is retriable until `timeout` seconds are over.

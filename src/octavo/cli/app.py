@@ -27,6 +27,7 @@ from octavo.cli import (
     produce,
     quotas,
     servers,
+    sinks,
     top,
     topics,
     verify,
@@ -83,5 +84,6 @@ app.add_typer(bookies.app, name="bookies")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(metadata_copies.app, name="metadata")
 app.add_typer(quotas.app, name="quotas")
+app.add_typer(sinks.app, name="sink")
 app.add_typer(ledgers.cluster_app, name="cluster")
 app.add_typer(ledgers.ledger_app, name="ledger")

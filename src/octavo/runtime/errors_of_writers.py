@@ -5,7 +5,7 @@ Part of the tree that `octavo.runtime.errors` draws, with the same promises:
     RetriableError
     └── ExclusiveWriterBusy
     RequestRejected
-    └── ExclusiveWriterRequired, SinkLimitReached
+    └── ExclusiveWriterRequired, SinkLimitReached, SinkEnded, StagedDataGone
     Fatal
     └── ProducerFenced
 """
@@ -43,3 +43,21 @@ class SinkLimitReached(RequestRejected):
 
     code = "SINK_LIMIT_REACHED"
     default_hint = "write at least once, or to another topic: a partition forgets no sink"
+
+
+class SinkEnded(RequestRejected):
+    """An operator ended this sink: nothing of it is decided any more (ADR 74)."""
+
+    code = "SINK_ENDED"
+    default_hint = "give the query a new checkpoint, or the write another txnId"
+
+
+class StagedDataGone(RequestRejected):
+    """What a batch staged was swept, or deleted by hand, before it was decided: nothing of it was
+    added (ADR 74)."""
+
+    code = "STAGED_DATA_GONE"
+    default_hint = (
+        "run the batch again: start the query with its checkpoint, or the write with its txnId; if "
+        "a batch takes longer than sink_idle_ms of the brokers, raise it"
+    )
