@@ -19,7 +19,9 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.invariant import invariant
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+"""Of partitions with records in exported files, which builds before them must not serve (F088)."""
+WRITER_FORMAT_VERSION = 4
 """Of partitions that were claimed by a writer, which builds before them would let anybody write."""
 DECOMMISSIONED_FORMAT_VERSION = 3
 """Of decommissioned partitions, which builds before them would write to."""
@@ -47,6 +49,8 @@ class TrashedLedger:
     ledger_id: LedgerId
     reason: str
     since_ms: int
+    has_objects: bool = False
+    """Whether files of the topic's tree hold its records, which go with it (F088)."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +99,15 @@ class PartitionState:
         invariant(new.decommissioned >= self.decommissioned, "a decommissioned partition came back")
         same_writer = (new.writer_epoch, new.writer) == (self.writer_epoch, self.writer)
         invariant(same_writer or new.writer_epoch > self.writer_epoch, "writer epoch did not grow")
-        known = {segment.ledger_id for segment in self.segments}
+        before = {segment.ledger_id: segment for segment in self.segments}
+        known = set(before)
         known.update(item.ledger_id for item in self.trash if item.reason == RESERVED)
         for segment in new.segments:
             invariant(
                 segment.ledger_id in known or segment.ledger_id > self.max_ledger_id_ever,
                 f"ledger {segment.ledger_id} is not above {self.max_ledger_id_ever} (ML-3)",
             )
+            _check_place(before.get(segment.ledger_id), segment)
         problem = new.problem()
         invariant(problem is None, f"partition record: {problem}")
 
@@ -113,29 +119,16 @@ class PartitionState:
             return "impossible writer"
         if self.cleaned_to < 0 or len(self.clean_marks) > CLEAN_MARKS_MAX:
             return "impossible cleaning"
-        previous: Segment | None = None
-        highest = -1
-        for segment in self.segments:
-            if segment.ledger_id > self.max_ledger_id_ever:
-                return f"ledger {segment.ledger_id} above max_ledger_id_ever"
-            if segment.end_offset is not None and segment.end_offset < segment.base_offset:
-                return f"segment {segment.ledger_id} ends before it begins"
-            if not segment.compacted:
-                if segment.ledger_id <= highest:
-                    return "ledger ids do not increase"
-                highest = segment.ledger_id
-            if previous is not None:
-                if previous.end_offset is None:
-                    return f"open segment {previous.ledger_id} is not the last"
-                if segment.base_offset != previous.end_offset:
-                    return f"segment {segment.ledger_id} does not start where the last one ended"
-            previous = segment
-        return None
+        return _problem_of_list(self.segments, self.max_ledger_id_ever)
 
     @property
     def _format_version(self) -> int:
-        if self.writer_epoch:
+        if any(one.object_version is not None for one in self.segments) or any(
+            item.has_objects for item in self.trash
+        ):
             return FORMAT_VERSION
+        if self.writer_epoch:
+            return WRITER_FORMAT_VERSION
         if self.decommissioned:
             return DECOMMISSIONED_FORMAT_VERSION
         is_cleaned = self.cleaned_to > 0 or any(segment.compacted for segment in self.segments)
@@ -153,7 +146,10 @@ class PartitionState:
             log_start_offset=self.log_start_offset,
             trash=[
                 records_pb2.TrashedLedger(
-                    ledger_id=t.ledger_id, reason=t.reason, since_ms=t.since_ms
+                    ledger_id=t.ledger_id,
+                    reason=t.reason,
+                    since_ms=t.since_ms,
+                    has_objects=t.has_objects,
                 )
                 for t in self.trash
             ],
@@ -190,7 +186,8 @@ class PartitionState:
             max_ledger_id_ever=record.max_ledger_id_ever,
             log_start_offset=record.log_start_offset,
             trash=tuple(
-                TrashedLedger(LedgerId(t.ledger_id), t.reason, t.since_ms) for t in record.trash
+                TrashedLedger(LedgerId(t.ledger_id), t.reason, t.since_ms, t.has_objects)
+                for t in record.trash
             ),
             last_writer_token=record.last_writer_token,
             cleaned_to=record.cleaned_to,
@@ -208,3 +205,57 @@ class PartitionState:
         if problem:
             raise MetadataCorrupt(f"partition record: {problem}")
         return state
+
+
+def _check_place(before: Segment | None, after: Segment) -> None:
+    """A segment's files are named before its ledger goes, and it never comes back (F088)."""
+    if before is None:
+        invariant(after.in_ledger, f"segment {after.ledger_id} is listed without its ledger")
+        return
+    invariant(
+        after.in_ledger or before.object_version is not None,
+        f"the ledger of segment {after.ledger_id} goes before a list named its files",
+    )
+    invariant(
+        before.in_ledger or not after.in_ledger, f"ledger {after.ledger_id} went and came back"
+    )
+    invariant(
+        (after.object_version or 0) >= (before.object_version or 0),
+        f"the files of segment {after.ledger_id} moved back",
+    )
+
+
+def _problem_of_list(segments: tuple[Segment, ...], max_ledger_id_ever: int) -> str | None:
+    """What rule the segments break together, or one of them by itself."""
+    previous: Segment | None = None
+    highest = -1
+    for segment in segments:
+        if segment.ledger_id > max_ledger_id_ever:
+            return f"ledger {segment.ledger_id} above max_ledger_id_ever"
+        alone = _problem_of(segment)
+        if alone is not None:
+            return alone
+        if not segment.compacted:
+            if segment.ledger_id <= highest:
+                return "ledger ids do not increase"
+            highest = segment.ledger_id
+        if previous is not None:
+            if previous.end_offset is None:
+                return f"open segment {previous.ledger_id} is not the last"
+            if segment.base_offset != previous.end_offset:
+                return f"segment {segment.ledger_id} does not start where the last one ended"
+        previous = segment
+    if previous is not None and not previous.in_ledger:  # nor would the newest snapshot be (I10)
+        return f"the ledger of the last segment {previous.ledger_id} is not there"
+    return None
+
+
+def _problem_of(segment: Segment) -> str | None:
+    """What rule one segment breaks by itself."""
+    if segment.end_offset is not None and segment.end_offset < segment.base_offset:
+        return f"segment {segment.ledger_id} ends before it begins"
+    if segment.object_version is not None and segment.end_offset is None:
+        return f"open segment {segment.ledger_id} lies in files"
+    if not segment.in_ledger and segment.object_version is None:
+        return f"segment {segment.ledger_id} lies neither in a ledger nor in files"
+    return None

@@ -1528,6 +1528,8 @@ class SegmentInfo(_message.Message):
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
     DENSE_FIELD_NUMBER: _builtins.int
+    OBJECT_VERSION_FIELD_NUMBER: _builtins.int
+    WITHOUT_LEDGER_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -1546,6 +1548,10 @@ class SegmentInfo(_message.Message):
     """offsets may be missing inside"""
     dense: _builtins.bool
     """each offset is a record that every reader gets; false: no, or not known"""
+    object_version: _builtins.int
+    """of the tree's manifest that names files with all of it; 0: none"""
+    without_ledger: _builtins.bool
+    """only those files hold it"""
     def __init__(
         self,
         *,
@@ -1561,10 +1567,12 @@ class SegmentInfo(_message.Message):
         max_timestamp_ms: _builtins.int = ...,
         compacted: _builtins.bool = ...,
         dense: _builtins.bool = ...,
+        object_version: _builtins.int = ...,
+        without_ledger: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "ledger_record", b"ledger_record", "max_timestamp_ms", b"max_timestamp_ms", "object_version", b"object_version", "size_bytes", b"size_bytes", "state", b"state", "without_ledger", b"without_ledger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1606,10 +1614,13 @@ class DescribeLogReply(_message.Message):
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TIER_TREE_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     high_watermark: _builtins.int
     owner_epoch: _builtins.int
     topic_id: _builtins.bytes
+    tier_tree: _builtins.str
+    """root of the exported tree of a topic with tiering; empty: none"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInfo]: ...
     @_builtins.property
@@ -1626,10 +1637,11 @@ class DescribeLogReply(_message.Message):
         owner_epoch: _builtins.int = ...,
         error: Global___Error | None = ...,
         topic_id: _builtins.bytes = ...,
+        tier_tree: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "owner_epoch", b"owner_epoch", "segments", b"segments", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "owner_epoch", b"owner_epoch", "segments", b"segments", "tier_tree", b"tier_tree", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -671,6 +671,8 @@ class SegmentRecord(_message.Message):
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
     DENSE_FIELD_NUMBER: _builtins.int
+    OBJECT_VERSION_FIELD_NUMBER: _builtins.int
+    WITHOUT_LEDGER_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     base_offset: _builtins.int
     end_offset: _builtins.int
@@ -685,6 +687,10 @@ class SegmentRecord(_message.Message):
     """offsets may be missing inside"""
     dense: _builtins.bool
     """each offset is a record that every reader gets; false: no, or not known"""
+    object_version: _builtins.int
+    """of the tree's manifest that names files with all of its records; 0: none"""
+    without_ledger: _builtins.bool
+    """its ledger is in the trash or deleted: the files hold it"""
     def __init__(
         self,
         *,
@@ -698,10 +704,12 @@ class SegmentRecord(_message.Message):
         max_timestamp_ms: _builtins.int = ...,
         compacted: _builtins.bool = ...,
         dense: _builtins.bool = ...,
+        object_version: _builtins.int = ...,
+        without_ledger: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "base_offset", b"base_offset", "compacted", b"compacted", "dense", b"dense", "end_offset", b"end_offset", "first_append_ms", b"first_append_ms", "last_append_ms", b"last_append_ms", "last_entry", b"last_entry", "ledger_id", b"ledger_id", "max_timestamp_ms", b"max_timestamp_ms", "object_version", b"object_version", "size_bytes", b"size_bytes", "without_ledger", b"without_ledger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
@@ -716,19 +724,23 @@ class TrashedLedger(_message.Message):
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
+    HAS_OBJECTS_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     reason: _builtins.str
     since_ms: _builtins.int
+    has_objects: _builtins.bool
+    """files of the tree go with it"""
     def __init__(
         self,
         *,
         ledger_id: _builtins.int = ...,
         reason: _builtins.str = ...,
         since_ms: _builtins.int = ...,
+        has_objects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_id", b"ledger_id", "reason", b"reason", "since_ms", b"since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_objects", b"has_objects", "ledger_id", b"ledger_id", "reason", b"reason", "since_ms", b"since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@
     last_append_ms  None   0                             0
     max_timestamp_ms None  -1                            -1
     last_entry             -1: NO_ENTRY                  -1: NO_ENTRY, and of an open one
+    object_version  None   0                             0
     ledger_record          not kept                      as it is
 
 Records' times are never negative (validation at the broker), nobody appends in 1970: these numbers
@@ -35,6 +36,8 @@ def to_record(segment: Segment) -> records_pb2.SegmentRecord:
         max_timestamp_ms=_timestamp(segment),
         compacted=segment.compacted,
         dense=segment.dense,
+        object_version=segment.object_version or 0,
+        without_ledger=not segment.in_ledger,
     )
     if segment.end_offset is not None:
         record.end_offset = segment.end_offset
@@ -61,6 +64,8 @@ def to_info(segment: Segment, high_watermark: int) -> broker_pb2.SegmentInfo:
         max_timestamp_ms=_timestamp(segment),
         compacted=segment.compacted,
         dense=segment.dense,
+        object_version=segment.object_version or 0,
+        without_ledger=not segment.in_ledger,
     )
 
 
@@ -92,5 +97,7 @@ def _segment(
         max_timestamp_ms=form.max_timestamp_ms if form.max_timestamp_ms >= 0 else None,
         compacted=form.compacted,
         dense=form.dense,
+        object_version=form.object_version or None,
+        in_ledger=not form.without_ledger,
         ledger_record=ledger_record,
     )

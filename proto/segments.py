@@ -5,8 +5,7 @@ tells about a log, in a reader's plan. Its two stored forms are in `octavo.proto
 Import-light, without protobuf: Spark's workers load it before they know what they will read.
 
 What is not known is None, never a number that could be one. A ledger's id is the segment's identity
-(ML-3), also if its bytes should move into an exported object one
-day: where they lie would be a further field, and `octavo.client.segments` the place that reads it.
+(ML-3), also when its records lie in exported files and the ledger is gone (F088).
 """
 
 from __future__ import annotations
@@ -44,6 +43,11 @@ class Segment:
     """Whether each of its offsets, of an open one each that could be read when it was told, is a
     record that every reader gets: none was removed, is a marker, is of a transaction. False: no,
     or it is not known."""
+    object_version: int | None = None
+    """From this version on the manifest of the topic's tree names files that hold all of its
+    records; None: only its ledger holds them."""
+    in_ledger: bool = True
+    """Whether its ledger is there; False: it is in the trash or deleted, and the files hold it."""
     ledger_record: bytes = field(default=b"", repr=False)
     """octavo.records.LedgerRecord, for readers that go straight to the bookies; not in the list."""
 

@@ -123,6 +123,16 @@ class BrokerConfig(FrozenSettings):
     compaction_memory_bytes: int = Field(default=64 * _MIB, ge=_KIB, le=1 << 30)
     """Of keys and their last offsets in one pass, up to three times as much for a moment. Keys that
     do not fit are left to the next pass."""
+    tier_root: str = ""
+    """Folder that every broker and reader sees, to which closed segments of topics with
+    `tiering=true` are copied as exported trees (F088); equal on every broker. Empty: there are no
+    such topics."""
+    tier_check_interval_ms: int = Field(default=30_000, ge=20)
+    """How often partitions with tiering are looked at."""
+    tier_bytes_per_s: int = Field(default=64 * _MIB, ge=0)
+    """What a broker copies on average, as stored; 0: as fast as it goes."""
+    tier_open_files: int = Field(default=16, ge=1, le=1_000)
+    """Exported files kept open for readers of what is on no bookie any more."""
     compaction_bytes_per_s: int = Field(default=64 * _MIB, ge=0)
     """What all passes of a broker read and write, on average; 0: as fast as it goes."""
     min_segment_bytes: int = Field(default=_MIB, ge=64 * _KIB)

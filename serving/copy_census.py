@@ -59,7 +59,7 @@ async def take_census(
         if isinstance(found, Exception):
             raise found
         if found is not None:
-            everything += found.state.segments
+            everything += (one for one in found.state.segments if one.in_ledger)
     everything.sort(key=lambda segment: segment.ledger_id, reverse=True)
     chosen = everything[:SEGMENTS_MAX]
     degraded = short = 0

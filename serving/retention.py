@@ -15,6 +15,8 @@ from octavo.proto.segments import Segment
 from octavo.serving import segments as lists
 
 UNLIMITED = -1
+AS_RETENTION = -2
+"""Of `retention.local.*`: as the setting without `local`."""
 
 
 class RetentionRule(NamedTuple):

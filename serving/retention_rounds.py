@@ -2,8 +2,9 @@
 
 An open partition looks after itself. The others of this broker's bundles are found by their lists,
 once in `retention_check_interval_ms`, and those that have something to delete are opened: also the
-ledgers that a broker left in the trash when it died are found again so. Decommissioned partitions
-are seen through to their end here, and staging topics of sinks are swept.
+ledgers that a broker left in the trash when it died are found again so, and closed segments that
+are to be copied (F088). Decommissioned partitions are seen through to their end here, and staging
+topics of sinks are swept.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from octavo.serving.ownership import Ownership, is_for
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention import holds_records, wants_an_owner
 from octavo.serving.sink_sweeping import SinkSweeper
+from octavo.serving.tiering import plan as tiering
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_config import TopicSettings, settings_of
@@ -164,12 +166,7 @@ class RetentionRounds:
     ) -> int:
         partition = state.partition
         may_be_consumed = settings.goes_when_consumed and holds_records(state)
-        if not may_be_consumed and not wants_an_owner(
-            state,
-            settings.retention,
-            now_ms=self._clock.wall_ms(),
-            trash_delay_ms=self._config.trash_delay_ms,
-        ):
+        if not (may_be_consumed or self._has_something_due(state, settings)):
             return 0
         try:
             await self._ownership.locate(self._registry.bundle(topic.topic_id, partition))
@@ -179,3 +176,14 @@ class RetentionRounds:
             return 0
         _log.info("partition-opened-for-retention", topic=topic.name, partition=partition)
         return 1
+
+    def _has_something_due(self, state: PartitionState, settings: TopicSettings) -> bool:
+        now_ms, delay_ms = self._clock.wall_ms(), self._config.trash_delay_ms
+        if wants_an_owner(state, settings.retention, now_ms=now_ms, trash_delay_ms=delay_ms):
+            return True
+        return bool(self._config.tier_root) and tiering.wants_an_owner(
+            state,
+            settings.local_retention if settings.is_tiered else None,
+            now_ms=now_ms,
+            trash_delay_ms=delay_ms,
+        )

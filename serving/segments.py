@@ -55,12 +55,15 @@ def sealed_segment(
 
 
 def to_recover(state: PartitionState) -> list[Segment]:
-    """Segments whose ledgers an opener must see CLOSED: without counts, and the last two (ML-4)."""
+    """Segments whose ledgers an opener must see CLOSED: without counts, and the last two (ML-4).
+
+    Of a ledger that is gone everything is known: its list said so after it was closed.
+    """
     last_two = {segment.ledger_id for segment in state.segments[-2:]}
     return [
         segment
         for segment in state.segments
-        if segment.end_offset is None or segment.ledger_id in last_two
+        if segment.end_offset is None or (segment.ledger_id in last_two and segment.in_ledger)
     ]
 
 
@@ -125,11 +128,23 @@ def names(state: PartitionState, ledger_id: LedgerId) -> bool:
 
 def emptied(state: PartitionState, reason: str, now_ms: int) -> PartitionState:
     """All ledgers to the trash, and an epoch nobody owns: the topic is being deleted (ML-9)."""
-    trash = [
-        *state.trash,
-        *(TrashedLedger(segment.ledger_id, reason, now_ms) for segment in state.segments),
-    ]
-    return replace(state, segments=(), trash=tuple(trash), owner_epoch=state.owner_epoch + 1)
+    trash = _with_trashed(state.trash, state.segments, reason, now_ms)
+    return replace(state, segments=(), trash=trash, owner_epoch=state.owner_epoch + 1)
+
+
+def _with_trashed(
+    trash: Sequence[TrashedLedger], gone: Sequence[Segment], reason: str, now_ms: int
+) -> tuple[TrashedLedger, ...]:
+    """Each ledger once: of one that lies there already, because files have its records, these go
+    with it from now on."""
+    added = {
+        one.ledger_id: TrashedLedger(
+            one.ledger_id, reason, now_ms, has_objects=one.object_version is not None
+        )
+        for one in gone
+    }
+    kept = [added.pop(item.ledger_id, item) for item in trash]
+    return (*kept, *added.values())
 
 
 def trimmed(
@@ -150,23 +165,35 @@ def trimmed(
     """
     start = max(log_start, state.log_start_offset)
     segments = state.segments
-    keeps = [
-        at
-        for at, segment in enumerate(segments)
-        if segment.ledger_id == open_snapshot
-        or (segment.end_offset is not None and segment.last_entry != NO_ENTRY)
-    ]
-    droppable = keeps[-1] if keeps else 0
+    droppable = newest_snapshot(state, open_snapshot)
     count = 0
     while count < droppable and _ends_by(segments[count], start):
         count += 1
-    gone = [TrashedLedger(one.ledger_id, reason, now_ms) for one in segments[:count]]
     return replace(
         state,
         segments=segments[count:],
         log_start_offset=start,
-        trash=(*state.trash, *gone),
+        trash=_with_trashed(state.trash, segments[:count], reason, now_ms),
     )
+
+
+def newest_snapshot(state: PartitionState, open_snapshot: LedgerId | None) -> int:
+    """The place in the list of the newest ledger that surely begins with a snapshot; 0 when no
+    later one does. It stays with all that follow it (I10).
+
+    Args:
+        open_snapshot: the open segment's ledger, when its first entry is durable.
+    """
+    keeps = [
+        at
+        for at, segment in enumerate(state.segments)
+        if segment.in_ledger
+        and (
+            segment.ledger_id == open_snapshot
+            or (segment.end_offset is not None and segment.last_entry != NO_ENTRY)
+        )
+    ]
+    return keeps[-1] if keeps else 0
 
 
 def decommissioned(state: PartitionState) -> PartitionState:
@@ -179,19 +206,27 @@ def _ends_by(segment: Segment, offset: int) -> bool:
 
 
 def due_trash(state: PartitionState, now_ms: int, delay_ms: int) -> list[TrashedLedger]:
-    """Trashed ledgers old enough to delete and, re-verified, in no list (ML-9)."""
-    listed = {segment.ledger_id for segment in state.segments}
+    """Trashed ledgers old enough to delete and, re-verified, in no list (ML-9).
+
+    Not those whose files are still named by a manifest: these go first (F088).
+    """
+    listed = {segment.ledger_id for segment in state.segments if segment.in_ledger}
     return [
         item
         for item in state.trash
-        if item.since_ms + delay_ms <= now_ms and item.ledger_id not in listed
+        if item.since_ms + delay_ms <= now_ms
+        and item.ledger_id not in listed
+        and not item.has_objects
     ]
 
 
 def without_trash(state: PartitionState, gone: Sequence[TrashedLedger]) -> PartitionState:
-    """The state after the ledgers `gone` were deleted."""
-    ids = {item.ledger_id for item in gone}
-    return replace(state, trash=tuple(item for item in state.trash if item.ledger_id not in ids))
+    """The state after the ledgers `gone` were deleted.
+
+    What a trim has put there again meanwhile stays: it has files (F088).
+    """
+    known = set(gone)
+    return replace(state, trash=tuple(item for item in state.trash if item not in known))
 
 
 def end_of(state: PartitionState) -> int:

@@ -37,7 +37,6 @@ from octavo.runtime.unexpected import report_broken
 from octavo.serving.backlog_rounds import BacklogRounds
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
-from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
 from octavo.serving.connections import connections_allowed
 from octavo.serving.consumption import Consumption
@@ -57,6 +56,7 @@ from octavo.serving.quotas.settings import quotas_of
 from octavo.serving.readiness import Readiness
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention_rounds import RetentionRounds
+from octavo.serving.rewriting import Rewriting
 from octavo.serving.services.cluster import ClusterService
 from octavo.serving.services.counted import CountedCalls
 from octavo.serving.services.finding import FindingService
@@ -76,6 +76,7 @@ from octavo.serving.shedding.reporter import Counted, LoadReporter
 from octavo.serving.shedding.shedder import Known, Shedder
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
+from octavo.serving.tiering.reads import TierReads
 from octavo.serving.topic_admin import TopicAdmin
 from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_directory import TopicDirectory
@@ -124,26 +125,19 @@ class BrokerServer:
         self._board = LoadBoard(STALE_INTERVALS * config.load_report_interval_s)
         self._topics = TopicDirectory(self._topic_catalog, self._topic_changed)
         self._cold = ColdReader(self._storage.backend, config, clock)
+        self._tiered = TierReads(config)
         self._tail_cache = TailCache(config.tail_cache_bytes)
         self._store_answers = StoreAnswers(store, config.metadata_url, clock)
+        deps = self._deps()
         self.registry = PartitionRegistry(
-            self._deps(), self._topics, lambda: self.ownership, self._store_answers
+            deps, self._topics, lambda: self.ownership, self._store_answers
         )
-        self.compaction = self._compaction_rounds()
+        self._rewriting = Rewriting(self.registry, deps)
         self._groups = self._group_coordinator()
         self._backlogs = BacklogRounds(self.registry, Consumption(self._groups), clock)
         self._group_service = GroupService(self._groups, config, clock)
         self._ahead = LoadAhead(self.registry, self._topics, self._topic_catalog, clock)
-        self._topic_admin = TopicAdmin(
-            self._topic_catalog,
-            self._partitions,
-            self._storage.backend,
-            config=config,
-            clock=clock,
-            live_bookies=self._live_bookies,
-            drop_topic=self._drop_topic,
-            store_answers=self._store_answers,
-        )
+        self._topic_admin = self._administration()
         self._topic_changes = TopicChanges(
             self._topic_catalog,
             config=config,
@@ -169,6 +163,19 @@ class BrokerServer:
         self._member: Membership | None = None
         self._ownership: Ownership | None = None
 
+    def _administration(self) -> TopicAdmin:
+        return TopicAdmin(
+            self._topic_catalog,
+            self._partitions,
+            self._storage.backend,
+            config=self.config,
+            clock=self._clock,
+            live_bookies=self._live_bookies,
+            drop_topic=self._drop_topic,
+            delete_files=self._rewriting.tiering.delete_tree,
+            store_answers=self._store_answers,
+        )
+
     def _ledger_storage(self) -> LedgerStorage:
         return LedgerStorage(
             self._store,
@@ -188,6 +195,7 @@ class BrokerServer:
             entropy=self._entropy,
             tail_cache=self._tail_cache,
             cold=self._cold,
+            tiered=self._tiered,
             live_bookies=self._live_bookies,
             metadata_connected=lambda: self._store.session_state is SessionState.CONNECTED,
             certain=lambda: self.ownership.certain(),
@@ -312,15 +320,6 @@ class BrokerServer:
         await self._readiness.tell(member.standing, self._ownership)
         _log.info("broker-started", broker=config.broker_id, address=self.address)
 
-    def _compaction_rounds(self) -> CompactionRounds:
-        return CompactionRounds(
-            self.registry,
-            self._storage.backend,
-            config=self.config,
-            clock=self._clock,
-            entropy=self._entropy,
-        )
-
     def _group_lag_rounds(self) -> GroupLagRounds:
         return GroupLagRounds(
             self._groups,
@@ -338,7 +337,7 @@ class BrokerServer:
         self._tasks.spawn(self._follow_topics(), name="topics")
         self._tasks.spawn(self._retention_rounds(ownership).run(), name="retention")
         self._tasks.spawn(self._backlogs.run(), name="backlogs")
-        self._tasks.spawn(self.compaction.run(), name="compaction")
+        self._rewriting.start(self._tasks)
         self._tasks.spawn(self._load_reporter(member, ownership).run(), name="load")
         self._tasks.spawn(self._group_lag.run(), name="group lag")
         if self.config.shedding_enabled:
@@ -411,7 +410,7 @@ class BrokerServer:
                 config=config,
                 storage=self._storage,
                 registry=self.registry,
-                compaction=self.compaction,
+                compaction=self._rewriting.compaction,
                 store_answers=answers,
             ),
             WriterService(config=config, registry=self.registry, store_answers=answers),
@@ -444,7 +443,7 @@ class BrokerServer:
         await self._readiness.board.leave()
         await self._tasks.close()
         await self._group_lag.close()
-        await self.compaction.close()
+        await self._rewriting.close()
         try:
             async with asyncio.timeout(self.config.stop_deadline_s):
                 if self._ownership is not None and self._member is not None:
@@ -471,6 +470,7 @@ class BrokerServer:
         await self._quotas.close()
         await self._fleet.close()
         await self._cold.close()
+        await self._tiered.close()
         await self._storage.close()
         await self.metrics.close()
 

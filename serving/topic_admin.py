@@ -5,8 +5,8 @@ one the request names by id; a topic created again meanwhile is left alone.
 
 A deletion marks the topic first, so that no owner opens it again; then each partition's list is
 emptied into its trash by compare-and-set (which ends its owner, ledger §8.3), its ledgers are
-closed and deleted, then its record; at last the topic. A crash leaves a marked topic: `resume`
-finishes it.
+closed and deleted, then its record; then its exported files (F088), at last the topic. A crash
+leaves a marked topic: `resume` finishes it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_config import (
     CONFIG_ENTRIES_MAX,
     check_replication,
+    check_tier_root,
     parse_topic_config,
 )
 
@@ -74,6 +75,7 @@ class TopicAdmin:
         clock: Clock,
         live_bookies: Callable[[], int],
         drop_topic: Callable[[Topic], Awaitable[None]],
+        delete_files: Callable[[Topic], Awaitable[None]],
         store_answers: StoreAnswers,
     ) -> None:
         self._topics = topics
@@ -83,6 +85,7 @@ class TopicAdmin:
         self._clock = clock
         self._live_bookies = live_bookies
         self._drop_topic = drop_topic
+        self._delete_files = delete_files
         self._store_answers = store_answers
         self._deleting: dict[str, asyncio.Lock] = {}
 
@@ -104,6 +107,7 @@ class TopicAdmin:
         if len(config) > CONFIG_ENTRIES_MAX:
             raise InvalidConfig(f"{len(config)} settings are too many")
         settings = parse_topic_config(config, self._config)
+        check_tier_root(settings, self._config)
         try:
             # Only before the first write: what comes after it may have happened.
             found = (await self._store_answers.during(self._topics.get(name))).topic
@@ -208,6 +212,7 @@ class TopicAdmin:
                 await self._remove_partition(topic, partition)
 
         await asyncio.gather(*(remove(partition) for partition in range(topic.partitions)))
+        await self._delete_files(topic)
         try:
             await self._topics.delete(versioned)
         except VersionConflict:  # somebody else finished this deletion, and the name is in use

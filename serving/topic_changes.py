@@ -30,6 +30,7 @@ from octavo.serving.topic_config import (
     CONFIG_ENTRIES_MAX,
     TOPIC_CONFIG_KEYS,
     check_replication,
+    check_tier_root,
     parse_topic_config,
     settings_of,
 )
@@ -201,6 +202,7 @@ class TopicChanges:
         if wanted.config == before.config:
             return
         settings = parse_topic_config(wanted.config, self._config)
+        check_tier_root(settings, self._config)
         old = settings_of(before.config, self._config)
         if settings.replication_factor > old.replication_factor:
             check_replication(settings, self._live_bookies())

@@ -23,7 +23,7 @@ from octavo.runtime.suggestion import did_you_mean
 from octavo.serving.backlog import BACKLOG_POLICIES, HOLD, BacklogQuota
 from octavo.serving.config import BrokerConfig
 from octavo.serving.dedup_rule import IDS_DEFAULT, IDS_MAX, WINDOW_MS_MAX, DedupRule
-from octavo.serving.retention import KEEP_ALL, UNLIMITED, RetentionRule
+from octavo.serving.retention import AS_RETENTION, KEEP_ALL, UNLIMITED, RetentionRule
 
 _INT64_MAX = (1 << 63) - 1
 MAX_VALUE_CHARS = 1_000
@@ -84,6 +84,27 @@ class TopicSettings(NamedTuple):
     """How long ago the oldest of it may have been appended; -1: any time."""
     backlog_quota_policy: str
     """What happens then: `producer_hold`, `producer_exception` or `evict_oldest`."""
+    tiering: str
+    """`true`: closed segments are copied to the tree at the brokers' `tier_root` (F088)."""
+    retention_local_ms: int
+    """How long records stay on bookies once they are copied; -2: as long as at all."""
+    retention_local_bytes: int
+    """How much of one partition does; -2: as much as at all."""
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether closed segments are copied to the tree."""
+        return self.tiering == YES
+
+    @property
+    def local_retention(self) -> RetentionRule:
+        """What stays on bookies although files hold it."""
+        kept = self.retention
+        age_ms, size_bytes = self.retention_local_ms, self.retention_local_bytes
+        return RetentionRule(
+            kept.age_ms if age_ms == AS_RETENTION else age_ms,
+            kept.size_bytes if size_bytes == AS_RETENTION else size_bytes,
+        )
 
     @property
     def has_writer(self) -> bool:
@@ -229,6 +250,9 @@ _SETTINGS: dict[str, _Setting] = {
     "message.timestamp.before.max.ms": _Setting("timestamp_before_max_ms", _between(0, _INT64_MAX)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
     "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
+    "tiering": _Setting("tiering", _one_of(NO, YES)),
+    "retention.local.ms": _Setting("retention_local_ms", _between(AS_RETENTION, _INT64_MAX)),
+    "retention.local.bytes": _Setting("retention_local_bytes", _between(AS_RETENTION, _INT64_MAX)),
 }
 
 _DELETES = (
@@ -238,6 +262,9 @@ _DELETES = (
     "min.compaction.lag.ms",
     "delete.retention.ms",
     "retention.mode",
+    "tiering",
+    "retention.local.ms",
+    "retention.local.bytes",
 )
 """Settings that say what goes."""
 _BACKLOG_LIMITS = ("backlog.quota.bytes", "backlog.quota.time.ms")
@@ -272,6 +299,9 @@ def default_settings(broker: BrokerConfig) -> TopicSettings:
         backlog_quota_bytes=UNLIMITED,
         backlog_quota_time_ms=UNLIMITED,
         backlog_quota_policy=HOLD,
+        tiering=NO,
+        retention_local_ms=AS_RETENTION,
+        retention_local_bytes=AS_RETENTION,
     )
 
 
@@ -316,6 +346,7 @@ def parse_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> Topic
             "keeps the last record of each key",
             hint="use cleanup.policy=delete, or compact,delete",
         )
+    _check_tiering(settings)
     if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
         raise InvalidConfig(
             f"min.compaction.lag.ms={settings.min_compaction_lag_ms} exceeds "
@@ -335,6 +366,37 @@ def _check_quorum(settings: TopicSettings) -> None:
         raise InvalidConfig(
             f"min.insync.replicas=1 with replication.factor={copies} could lose acknowledged data",
             hint="use min.insync.replicas=2, or replication.factor=1 for a single copy",
+        )
+
+
+def _check_tiering(settings: TopicSettings) -> None:
+    if not settings.is_tiered:
+        return
+    if settings.compacts:
+        raise InvalidConfig(
+            f"tiering=true copies segments as they are, and cleanup.policy="
+            f"{settings.cleanup_policy} replaces them",
+            hint="use cleanup.policy=delete, or leave tiering out",
+        )
+    for name, local, kept in (
+        ("ms", settings.retention_local_ms, settings.retention_ms),
+        ("bytes", settings.retention_local_bytes, settings.retention_bytes),
+    ):
+        is_longer = local == UNLIMITED or local > kept
+        if local != AS_RETENTION and kept != UNLIMITED and is_longer:
+            raise InvalidConfig(
+                f"retention.local.{name}={local} is more than retention.{name}={kept}",
+                hint=f"{AS_RETENTION} keeps on bookies what is kept at all",
+            )
+
+
+def check_tier_root(settings: TopicSettings, broker: BrokerConfig) -> None:
+    """Raise InvalidConfig for a topic with tiering where brokers have no tree to copy to."""
+    if settings.is_tiered and not broker.tier_root:
+        raise InvalidConfig(
+            "tiering=true, and this broker was not told where to copy to",
+            hint="start every broker with OCTAVO_BROKER_TIER_ROOT=<a folder that brokers and "
+            "readers see>",
         )
 
 
@@ -366,6 +428,7 @@ def settings_of(
         "retention.bytes": str(UNLIMITED),
         "cleanup.policy": DELETES,
         "retention.mode": LIMITS,
+        "tiering": NO,
     }
     no_quota = {name: str(UNLIMITED) for name in _BACKLOG_LIMITS}
     keeping: dict[str, str] = {}

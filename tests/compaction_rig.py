@@ -28,9 +28,9 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
-from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule
 from octavo.serving.config import BrokerConfig
+from octavo.serving.pace import Pace
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.read_path import read_at
 from octavo.serving.partition.shell import PartitionShell

@@ -32,13 +32,14 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.compaction.cleaner import PartitionCleaner
-from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_storage import LedgerStorage
+from octavo.serving.pace import Pace
 from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.tiering.reads import TierReads
 from octavo.serving.topic_config import parse_topic_config
 from tests.compaction_rig import read_all, write
 
@@ -132,6 +133,7 @@ class Owner:
             config=self.config,
             tail_cache=TailCache(self.config.tail_cache_bytes),
             cold=ColdReader(backend, self.config, self._clock),
+            tiered=TierReads(self.config),
             live_bookies=lambda: len(self.storage.bookies()),
             metadata_connected=lambda: True,
             certain=lambda: True,

@@ -29,6 +29,7 @@ from octavo.serving.partition.deps import PartitionDeps
 from octavo.serving.partition.log import ACKS_ALL, Answer, Appended
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.tiering.reads import TierReads
 from octavo.serving.topic_config import TopicSettings, parse_topic_config
 from tests.memory_ledgers import MemoryBackend, MemoryBookies
 
@@ -90,6 +91,7 @@ class Broker:
         ledgers = LedgerCatalog(self.store, rig.paths, clock=rig.clock, entropy=rig.entropy)
         self.backend = MemoryBackend(rig.bookies, ledgers)
         self.cold = ColdReader(self.backend, config, rig.clock)
+        self.tiered = TierReads(config)
         self.tail_cache = TailCache(config.tail_cache_bytes)
         self.deps = PartitionDeps(
             backend=self.backend,
@@ -99,6 +101,7 @@ class Broker:
             entropy=rig.entropy,
             tail_cache=self.tail_cache,
             cold=self.cold,
+            tiered=self.tiered,
             live_bookies=lambda: rig.bookies.live,
             metadata_connected=lambda: True,
             certain=lambda: self.certain,
@@ -158,6 +161,7 @@ class Rig:
             await shell.close(1.0)
         for broker in self.brokers:
             await broker.cold.close()
+            await broker.tiered.close()
             await broker.store.close()
 
 

@@ -18,16 +18,9 @@ from typing import TypeVar, cast
 
 from octavo.client.exports.arrow_files import LedgerExporter, check_codec
 from octavo.client.exports.columns import EXPORTED, arrow_schema
-from octavo.client.exports.layout import (
-    control_folder,
-    folder_of,
-    index_folder,
-    indexed_by,
-    is_data_file,
-)
+from octavo.client.exports.layout import folder_of
 from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.exports.manifest import (
-    FOLDER,
     Change,
     ExportInfo,
     FileEntry,
@@ -36,6 +29,7 @@ from octavo.client.exports.manifest import (
 )
 from octavo.client.exports.plan import Group, PartitionPlan, plan_partition
 from octavo.client.exports.repair import OnChecked, damaged_files, repair_group, sharing
+from octavo.client.exports.sweep import sweep
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import CorruptEntry, InvariantViolation, VersionConflict
@@ -205,7 +199,7 @@ class _Run:
                     tasks.create_task(self._partition(log))
         except BaseExceptionGroup as group:
             raise _first_error(group) from None
-        self._sweep()
+        sweep(self._tree, self._manifest, self._log.topic)
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,
@@ -306,23 +300,6 @@ class _Run:
                 f"ledger {segment.ledger_id} ends at offset {writer.next_offset}, "
                 f"its segment at {end}"
             )
-
-    def _sweep(self) -> None:
-        """Remove what nobody can own any more: old temporary files and files no version names.
-
-        Of the data folder only files with names of ours are looked at: others are not ours.
-        """
-        state = self._manifest.load()
-        keep = {*state.files, *self._manifest.recently_removed(state)}
-        data, control = folder_of(self._log.topic), control_folder(self._log.topic)
-        old = [(data, n) for n in self._tree.abandoned(data) if is_data_file(n) and n not in keep]
-        indexes = index_folder(self._log.topic)
-        old += [(indexes, n) for n in self._tree.abandoned(indexes) if indexed_by(n) not in keep]
-        for folder in (control, f"{control}/{FOLDER}"):
-            visible = set(self._tree.names(folder))
-            old += [(folder, n) for n in self._tree.abandoned(folder) if n not in visible]
-        for folder, name in old:
-            self._tree.discard(self._tree.path(f"{folder}/{name}"))
 
 
 async def in_thread(call: Callable[..., T], *args: object) -> T:

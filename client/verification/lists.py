@@ -28,6 +28,8 @@ def judge_list(state: PartitionState, ledger_of: LedgerOf) -> list[str]:
             "segment, and the log begins there"
         )
     for segment in state.segments:
+        if not segment.in_ledger:
+            continue  # its files are the exported tree's, which `octavo export --verify` reads
         found = ledger_of(segment.ledger_id)
         if found is None:
             wrong.append(f"ledger {segment.ledger_id} ({_offsets(segment)}) does not exist")

@@ -21,10 +21,10 @@ from octavo.runtime.telemetry import get_logger
 from octavo.serving.compaction.cleaning import Cleaning, Scope
 from octavo.serving.compaction.marks import after_pass, tombstones_below
 from octavo.serving.compaction.output import CleanedSegment, Place
-from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule, cleanable
 from octavo.serving.compaction.reading import chunks, snapshot_at, total_bytes
 from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.pace import Pace
 from octavo.serving.partition.rewrites import ListRewrites
 
 GROUP_SEGMENTS_MAX = 100

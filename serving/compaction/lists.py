@@ -46,6 +46,8 @@ def replaced(
     gone = state.segments[at : at + len(old)]
     if [segment.ledger_id for segment in gone] != list(old):
         return state
+    if any(segment.object_version is not None for segment in gone):
+        return state  # files hold it as it was (F088)
     invariant(
         (new.base_offset, new.end_offset) == (gone[0].base_offset, gone[-1].end_offset),
         "a cleaned segment takes the place of those it replaces (K4)",

@@ -70,8 +70,11 @@ def cleanable(listed: Listed, rule: CompactionRule, now_ms: int) -> tuple[Segmen
     """The segments of a pass: a beginning of the list, in order (K2).
 
     Without an open ledger that begins with a snapshot the last closed segment stays as it is: its
-    snapshot is the newest (I10).
+    snapshot is the newest (I10). A log of which files hold a part is not cleaned: older records of
+    a key would be back there when its tombstone goes (F088).
     """
+    if any(one.object_version is not None for one in listed.closed):
+        return ()
     candidates = listed.closed if listed.follows is not None else listed.closed[:-1]
     count = 0
     for segment in candidates:

@@ -15,10 +15,10 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvalidRequest, OctavoError, Throttled
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
-from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule, Dirtiness, cleanable, dirtiness
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.pace import Pace
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 

@@ -12,6 +12,7 @@ from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.tiering.reads import TierReads
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class PartitionDeps:
     entropy: Entropy
     tail_cache: TailCache
     cold: ColdReader
+    tiered: TierReads
     live_bookies: Callable[[], int]
     """Writable bookies as last seen."""
     metadata_connected: Callable[[], bool]

@@ -9,7 +9,7 @@ judged again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -41,6 +41,7 @@ from octavo.serving.partition.log import Append, Figures
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.segments import end_of, sealed_segment
+from octavo.serving.tiering.reads import TierReads
 
 PIECE_BYTES = 1024 * 1024
 """Of one read while a partition is loaded; one more is on its way."""
@@ -84,10 +85,12 @@ class PartitionLoader:
         backend: LedgerBackend,
         producers: ProducerStates[Append],
         dedup: DedupWindow[Append],
+        tiered: TierReads,
     ) -> None:
         self._name = name
         self._backend = backend
         self._dedup = dedup
+        self._tiered = tiered
         self.result = Loaded(producers)
 
     async def load(self, state: PartitionState, closed: Closed) -> dict[LedgerId, Segment]:
@@ -136,7 +139,7 @@ class PartitionLoader:
         self, segments: Sequence[Segment], ends: Sequence[int], closed: Closed
     ) -> tuple[int, _Found | None]:
         for i in reversed(range(len(segments))):
-            if ends[i] < 0:
+            if ends[i] < 0 or not segments[i].in_ledger:  # files hold no snapshots
                 continue
             reader = await self._reader(segments[i], closed)
             try:
@@ -196,24 +199,34 @@ class PartitionLoader:
     ) -> int:
         if first > last:
             return offset
+        async with aclosing(self._batches(segment, closed, first, last)) as found:
+            async for header, payload in found:
+                self.result.producers.replay(header)
+                if is_marked(header):
+                    self._replay_id(header, payload)
+                figures.note(header, len(payload))
+                self.result.last_append_ms = max(self.result.last_append_ms, header.append_time_ms)
+                offset = header.next_offset
+        return offset
+
+    async def _batches(
+        self, segment: Segment, closed: Closed, first: int, last: int
+    ) -> AsyncGenerator[tuple[BatchHeader, Buffer], None]:
+        """Among entries first..last; of a segment in files all, where no newer snapshot is."""
+        if not segment.in_ledger:
+            found = self._tiered.batches_from(self._name, segment, segment.base_offset)
+            async with aclosing(found):
+                async for one in found:
+                    yield one
+            return
         reader = await self._reader(segment, closed)
         try:
-            async with aclosing(payloads(reader, first, last, piece_bytes=PIECE_BYTES)) as found:
-                async for _, payload in found:
-                    if not is_batch(payload):
-                        continue
-                    header = decode_header(payload)
-                    self.result.producers.replay(header)
-                    if is_marked(header):
-                        self._replay_id(header, payload)
-                    figures.note(header, len(payload))
-                    self.result.last_append_ms = max(
-                        self.result.last_append_ms, header.append_time_ms
-                    )
-                    offset = header.next_offset
+            async with aclosing(payloads(reader, first, last, piece_bytes=PIECE_BYTES)) as entries:
+                async for _, payload in entries:
+                    if is_batch(payload):
+                        yield decode_header(payload), payload
         finally:
             await reader.close()
-        return offset
 
     def _replay_id(self, header: BatchHeader, payload: Buffer) -> None:
         """X14. A batch that cannot be opened was taken by another build: it has no id here."""

@@ -1,5 +1,8 @@
 """Reads of one partition: tail cache first, then storage (F077, F078); offsets by time.
 
+Storage is the segment's ledger while it is there, and exported files afterwards, or when no bookie
+answers (F088).
+
 Records have two times: their timestamp, which need not ascend, and that of their append by the
 owner, which never goes back inside of a partition (G5).
 """
@@ -7,16 +10,19 @@ owner, which never goes back inside of a partition (G5).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from octavo.proto.batch import BatchHeader, decode_header, decode_rows
 from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
-from octavo.runtime.errors import OffsetOutOfRange
+from octavo.runtime.errors import OctavoError, OffsetOutOfRange
 from octavo.serving.cache import PartitionTail
 from octavo.serving.cold import ColdRead, ColdReader, Source
+from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.open_segment import OpenSource
 from octavo.serving.segments import segment_at
+from octavo.serving.tiering.reads import TierReads
 
 
 class ReadView(NamedTuple):
@@ -28,6 +34,8 @@ class ReadView(NamedTuple):
     high_watermark: int
     tail: PartitionTail
     cold: ColdReader
+    name: PartitionName
+    tiered: TierReads
 
 
 class Found(NamedTuple):
@@ -69,7 +77,10 @@ def warm_at(view: ReadView, offset: int) -> None:
         return
     segment = segment_at(view.segments, offset)
     if segment is not None:
-        view.cold.warm_segment(segment, offset)
+        if segment.in_ledger:
+            view.cold.warm_segment(segment, offset)
+        else:
+            view.tiered.warm_segment(view.name, segment, offset)
         return
     source = _open_source(view, offset)
     if source is not None:
@@ -84,7 +95,7 @@ async def read_at(view: ReadView, offset: int, max_bytes: int, *, at_least_one: 
         segment = segment_at(view.segments, offset)
         if segment is None:
             break
-        found = await view.cold.read_segment(segment, offset, max_bytes, at_least_one=at_least_one)
+        found = await _read_segment(view, segment, offset, max_bytes, at_least_one=at_least_one)
         if found.batches or found.next_offset == offset:
             return found
         offset = found.next_offset  # the rest of this segment holds no batch
@@ -92,6 +103,22 @@ async def read_at(view: ReadView, offset: int, max_bytes: int, *, at_least_one: 
     if source is None or offset >= view.high_watermark:
         return ColdRead([], offset, 0)
     return await view.cold.read(source, offset, max_bytes, at_least_one=at_least_one)
+
+
+async def _read_segment(
+    view: ReadView, segment: Segment, offset: int, max_bytes: int, *, at_least_one: bool
+) -> ColdRead:
+    if segment.in_ledger:
+        try:
+            return await view.cold.read_segment(
+                segment, offset, max_bytes, at_least_one=at_least_one
+            )
+        except OctavoError:
+            if segment.object_version is None:
+                raise
+    return await view.tiered.read_segment(
+        view.name, segment, offset, max_bytes, at_least_one=at_least_one
+    )
 
 
 def _open_source(view: ReadView, offset: int) -> Source | None:
@@ -111,27 +138,44 @@ async def offset_for_time(view: ReadView, timestamp_ms: int) -> Found | None:
     for segment in view.segments:
         newest_ms = segment.max_timestamp_ms
         if segment.end_offset is not None and (newest_ms is None or newest_ms >= timestamp_ms):
-            index = await view.cold.time_index(segment)
-            start = index.entry_for_time(timestamp_ms)
-            if start is not None:
-                source = Source(segment.ledger_id, start, segment.last_entry, segment.end_offset)
-                found = await _scan(view, source, timestamp_ms)
-                if found is not None:
-                    return found
+            found = await _time_in(view, segment, segment.end_offset, timestamp_ms)
+            if found is not None:
+                return found
     if view.opened is not None:
         start = view.opened.sparse.entry_for_time(timestamp_ms)
         if start is not None and view.opened.sparse.max_timestamp_ms >= timestamp_ms:
             source = Source(
                 view.opened.ledger_id, start, view.opened.last_entry, view.high_watermark
             )
-            found = await _scan(view, source, timestamp_ms)
+            found = await _scan(view, view.cold.batches_from(source), timestamp_ms)
             if found is not None:
                 return found
     return None
 
 
-async def _scan(view: ReadView, source: Source, timestamp_ms: int) -> Found | None:
-    async for header, payload in view.cold.batches_from(source):
+async def _time_in(
+    view: ReadView, segment: Segment, end_offset: int, timestamp_ms: int
+) -> Found | None:
+    """The same in one segment with counts."""
+    if segment.in_ledger:
+        try:
+            index = await view.cold.time_index(segment)
+            start = index.entry_for_time(timestamp_ms)
+            if start is None:
+                return None
+            source = Source(segment.ledger_id, start, segment.last_entry, end_offset)
+            return await _scan(view, view.cold.batches_from(source), timestamp_ms)
+        except OctavoError:
+            if segment.object_version is None:
+                raise
+    late = view.tiered.batches_for_time(view.name, segment, timestamp_ms, view.log_start)
+    return await _scan(view, late, timestamp_ms)
+
+
+async def _scan(
+    view: ReadView, batches: AsyncIterator[tuple[BatchHeader, Buffer]], timestamp_ms: int
+) -> Found | None:
+    async for header, payload in batches:
         if header.max_timestamp_ms >= timestamp_ms and header.next_offset > view.log_start:
             found = await asyncio.to_thread(
                 _first_in, header, payload, timestamp_ms, view.log_start
@@ -163,7 +207,7 @@ async def batch_at(view: ReadView, offset: int) -> BatchHeader | None:
         segment = segment_at(view.segments, offset)
         if segment is None or segment.end_offset is None:
             break
-        header = await view.cold.header_in(segment, offset)
+        header = await _header_in(view, segment, offset)
         if header is not None:
             return header
         offset = segment.end_offset  # the rest of this segment holds no batch
@@ -171,6 +215,16 @@ async def batch_at(view: ReadView, offset: int) -> BatchHeader | None:
     if source is None or offset >= view.high_watermark:
         return None
     return await view.cold.header_at(source, offset)
+
+
+async def _header_in(view: ReadView, segment: Segment, offset: int) -> BatchHeader | None:
+    if segment.in_ledger:
+        try:
+            return await view.cold.header_in(segment, offset)
+        except OctavoError:
+            if segment.object_version is None:
+                raise
+    return await view.tiered.header_in(view.name, segment, offset)
 
 
 async def first_appended_since(view: ReadView, low: int, append_ms: int) -> int:

@@ -28,6 +28,7 @@ from octavo.serving.partition.open_ledger import OpenLedger
 from octavo.serving.partition.producers import ProducerStates
 from octavo.serving.partition.read_path import ReadView
 from octavo.serving.partition.rewrites import ListRewrites
+from octavo.serving.partition.tiers import ListTiers
 from octavo.serving.partition.world import World
 from octavo.serving.partition.writers import Writers
 from octavo.serving.topic_config import TopicSettings
@@ -95,6 +96,7 @@ class PartitionShell:
             driver=self._driver,
             clock=deps.clock,
         )
+        self.tiers = ListTiers(self._core, self._chain, self._driver, deps.clock)
         self.emptying = Emptying(self._core, self._chain, self._driver)
         self.writers = Writers(self._core, self._driver, deps.clock)
         self.traffic = self._driver.traffic
@@ -113,7 +115,10 @@ class PartitionShell:
 
     async def open(self) -> None:
         """Load by recovery and claim (A7, ML-4). Raises; then the shell is of no further use."""
-        loader = PartitionLoader(self.name, self._deps.backend, self._producers, self._core.dedup)
+        deps = self._deps
+        loader = PartitionLoader(
+            self.name, deps.backend, self._producers, self._core.dedup, deps.tiered
+        )
         await self._chain.claim(loader.load)
         loaded = loader.result
         for ledger_id, index in loaded.indexes.items():
@@ -249,6 +254,8 @@ class PartitionShell:
             core.log.high_watermark,
             self._driver.tail,
             self._deps.cold,
+            self.name,
+            self._deps.tiered,
         )
 
     def described(self) -> list[Segment]:

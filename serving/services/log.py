@@ -21,6 +21,7 @@ from octavo.runtime.errors import (
 )
 from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
+from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.read_path import Found, offset_for_time
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
@@ -29,6 +30,7 @@ from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.services.views import bookie_infos
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
+from octavo.serving.tiering.place import tree_root
 
 LIST_OFFSETS_MAX = 10_000
 CONCURRENT_READS = 32
@@ -145,7 +147,15 @@ class LogService:
             bookies=bookie_infos(self._storage.bookies()),
             owner_epoch=shell.owner_epoch,
             topic_id=shell.name.topic_id.bytes,
+            tier_tree=self._tier_tree(shell.name, segments),
         )
+
+    def _tier_tree(self, name: PartitionName, segments: Iterable[Segment]) -> str:
+        """Where the files of a topic lie that has some; empty: it has none, or nobody said."""
+        root = self._config.tier_root
+        if not root or all(one.object_version is None for one in segments):
+            return ""
+        return tree_root(root, name.topic, name.topic_id)
 
     async def _segment_infos(
         self, segments: Iterable[Segment], high_watermark: int
@@ -153,6 +163,8 @@ class LogService:
         gate = asyncio.Semaphore(CONCURRENT_READS)
 
         async def one(segment: Segment) -> pb.SegmentInfo:
+            if not segment.in_ledger:
+                return to_info(segment, high_watermark)
             async with gate:
                 record = await self._storage.read_record(segment.ledger_id)
             described = replace(segment, ledger_record=record.to_bytes())

@@ -28,6 +28,7 @@ from octavo.serving.partition.log import Appended
 from octavo.serving.partition.read_path import read_at
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.storage import Storage
+from octavo.serving.tiering.reads import TierReads
 from octavo.serving.topic_config import default_settings
 from tests.serving_rig import NAME, Answers, make_batch, make_config, produce, until
 from tests.serving_server import (
@@ -98,6 +99,7 @@ class RealStorage(Loopback):
             entropy=entropy,
             tail_cache=TailCache(config.tail_cache_bytes),
             cold=cold,
+            tiered=TierReads(config),
             live_bookies=lambda: len(storage.bookies()),
             metadata_connected=lambda: True,
             certain=lambda: True,

@@ -28,8 +28,8 @@ from octavo.runtime.errors import InvariantViolation, MetadataCorrupt, Unsupport
 from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.cache import TailCache
 from octavo.serving.compaction import lists
-from octavo.serving.compaction.pace import Pace
 from octavo.serving.compaction.plan import CompactionRule, Listed, cleanable, dirtiness
+from octavo.serving.pace import Pace
 
 RULE = CompactionRule(0.5, 0, 1_000_000, 1_000, 1 << 20)
 

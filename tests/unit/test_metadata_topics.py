@@ -256,7 +256,7 @@ def test_m7_partition_record_of_another_place_or_format_is_refused() -> None:
     with pytest.raises(MetadataCorrupt):
         PartitionState.from_bytes(b"\xff\xff")
     with pytest.raises(UnsupportedVersion):
-        PartitionState.from_bytes(b"\x08\x05" + data[2:])
+        PartitionState.from_bytes(b"\x08\x06" + data[2:])
 
 
 @pytest.mark.parametrize(

@@ -286,5 +286,6 @@ def _admin(rig: Rig, topics: TopicCatalog) -> TopicAdmin:
         clock=rig.clock,
         live_bookies=lambda: 3,
         drop_topic=drop,
+        delete_files=drop,
         store_answers=StoreAnswers(broker.store, "memory://test/octavo", rig.clock),
     )

@@ -1,4 +1,4 @@
-"""How fast the cleaners of a broker read and write, all together."""
+"""How fast the background work of a broker reads and writes, each kind of it together."""
 
 from __future__ import annotations
 

@@ -1,0 +1,275 @@
+"""When the segments of a broker's partitions are copied, and when they leave the bookies (F088).
+
+Looks at the partitions that are served here once in an interval, one after the other: one copy at a
+time, at a bounded rate. The steps for a partition, each of which may be the last:
+
+    copy what is closed -> list that files hold it -> read the files back, then put ledgers that
+    local retention does not keep into the trash -> remove files below the log's start
+
+The list alone says what is where, and only its owner changes it; a file is removed by the start of
+a log, which never goes back. So a broker that lost a partition removes nothing that is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from octavo.metadata.partition_record import PartitionState
+from octavo.metadata.topics import Topic
+from octavo.proto.segments import Segment
+from octavo.runtime.clock import Clock
+from octavo.runtime.entropy import Entropy
+from octavo.runtime.errors import OctavoError, StorageFailed, UnknownOutcome, UnknownTopic
+from octavo.runtime.ids import LedgerId
+from octavo.runtime.telemetry import get_logger
+from octavo.serving.config import BrokerConfig
+from octavo.serving.ledger_backend import LedgerBackend
+from octavo.serving.pace import Pace
+from octavo.serving.partition.name import PartitionName
+from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.tiering.lists import due_objects
+from octavo.serving.tiering.plan import TieredSizes, sizes, to_copy, to_free
+from octavo.serving.tiering.reads import TierReads
+
+if TYPE_CHECKING:
+    from octavo.client.exports.manifest import FileEntry
+    from octavo.serving.tiering.copying import OwnedLog, PartitionCopier
+    from octavo.serving.tiering.trees import TopicTree
+
+SWEEP_INTERVAL_S = 900.0
+"""How often one broker looks for files of a topic's tree that nobody needs any more."""
+IDLE_FILE_S = 120.0
+"""A file that nobody read for so long is closed: one that is deleted meanwhile keeps its space."""
+
+_log = get_logger("octavo.serving.tiering")
+
+
+class TierRounds:
+    """The copies of one broker.
+
+    Args:
+        shells: the partitions that are served here now.
+    """
+
+    def __init__(
+        self,
+        shells: Callable[[], Iterable[PartitionShell]],
+        backend: LedgerBackend,
+        reads: TierReads,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._shells = shells
+        self._backend = backend
+        self._reads = reads
+        self._config = config
+        self._clock = clock
+        self._entropy = entropy
+        self._pace = Pace(config.tier_bytes_per_s, clock)
+        self._cleared: dict[PartitionName, int] = {}
+        """The log start below which no file is named; of partitions that are served."""
+        self._swept_s: dict[str, float] = {}
+        """When a tree was looked through; of those of partitions that are served."""
+        self.copied_bytes = 0
+        """Of batches that were copied."""
+        self.freed_ledgers = 0
+        self.removed_files = 0
+        self.failures = 0
+        """Looks at a partition that ended with an error."""
+
+    async def run(self) -> None:
+        """For ever."""
+        interval_s = self._config.tier_check_interval_ms / 1000
+        await self._clock.sleep(interval_s * self._entropy.uniform(0.5, 1))
+        while True:
+            await self.round()
+            await self._clock.sleep(interval_s)
+
+    async def round(self) -> None:
+        """Look once at each partition."""
+        shells = [shell for shell in self._shells() if not shell.is_internal]
+        for shell in shells:
+            try:
+                await self.look_at(shell)
+            except OctavoError as error:  # the others are looked at all the same, this one again
+                self.failures += 1
+                _log.warning("partition-not-tiered", partition=str(shell.name), cause=error.cause)
+        names = {shell.name for shell in shells}
+        self._cleared = {one: at for one, at in self._cleared.items() if one in names}
+        await self._reads.close_idle(self._clock.monotonic(), IDLE_FILE_S)
+
+    def sizes(self) -> TieredSizes:
+        """Of all partitions with tiering that are served here."""
+        found = [one for shell in self._shells() if (one := sizes_of(shell)) is not None]
+        since = [one.waiting_since_ms for one in found if one.waiting_since_ms is not None]
+        return TieredSizes(
+            sum(one.local_bytes for one in found),
+            sum(one.tiered_bytes for one in found),
+            sum(one.waiting_bytes for one in found),
+            min(since, default=None),
+        )
+
+    async def look_at(self, shell: PartitionShell) -> None:
+        """Do what is due for one partition.
+
+        Raises NotLeader or UnknownTopic once it is not served here, StorageFailed when the tree
+        cannot be used, and what reading ledgers and listing raise: then some of it may be done.
+        """
+        state = shell.tiers.state()
+        has_files = any(one.object_version is not None for one in state.segments)
+        if not (shell.settings.is_tiered or has_files or _has_removable(state)):
+            return
+        tree = (await self._reads.files()).tree(shell.name)
+        try:
+            if shell.settings.is_tiered:
+                await self._copy(shell, tree)
+                await self._free(shell, tree)
+            await self._remove(shell, tree)
+        except UnknownTopic:  # what was copied behind its deletion goes too
+            await asyncio.to_thread(tree.delete)
+            raise
+        await self._sweep(tree)
+
+    async def _copy(self, shell: PartitionShell, tree: TopicTree) -> None:
+        waiting = to_copy(shell.tiers.state())
+        if waiting:
+            copier = await self._export(shell, tree)
+            version, there = await copier.held(waiting)
+            if there:
+                await shell.tiers.copied(there, version)
+
+    async def _export(
+        self, shell: PartitionShell, tree: TopicTree, *, verify: bool = False
+    ) -> PartitionCopier:
+        log_class, copier_class = await asyncio.to_thread(_classes)
+        tiers = shell.tiers
+        log = log_class(shell.name, tiers.state, backend=self._backend, pace=self._pace)
+        copier = copier_class(log, tree)
+        version = max((one.object_version or 0 for one in tiers.state().segments), default=0)
+        try:
+            await copier.copy(version, verify=verify)
+        finally:
+            self.copied_bytes += log.size_bytes
+        return copier
+
+    async def _free(self, shell: PartitionShell, tree: TopicTree) -> None:
+        opened = shell.tiers.open_part()
+        due = to_free(
+            shell.tiers.state(),
+            shell.settings.local_retention,
+            open_bytes=opened.size_bytes,
+            open_snapshot=opened.snapshot,
+            now_ms=self._clock.wall_ms(),
+        )
+        if not due:
+            return
+        sound = await self._sound(shell, due, tree)
+        if sound:
+            self.freed_ledgers += await shell.tiers.free(sound)
+        if len(sound) < len(due):
+            _log.error("tiered-files-damaged", partition=str(shell.name), root=tree.root)
+            await self._export(shell, tree, verify=True)  # the ledgers are there: written anew
+
+    async def _sound(
+        self, shell: PartitionShell, due: Sequence[Segment], tree: TopicTree
+    ) -> list[LedgerId]:
+        """Those of which each byte of each file was read back just now: no copy is left then."""
+        checked: dict[FileEntry, bool] = {}
+        sound: list[LedgerId] = []
+        for segment in due:
+            first = max(segment.base_offset, shell.log_start)
+            files = await asyncio.to_thread(tree.whole, shell.name.partition, segment, first)
+            for entry in files:
+                if entry not in checked:
+                    await self._pace.spend(entry.bytes)
+                    checked[entry] = await self._is_sound(tree, entry)
+            if files and all(checked[entry] for entry in files):
+                sound.append(segment.ledger_id)
+            elif segment.end_offset == segment.base_offset:
+                sound.append(segment.ledger_id)  # it holds no record
+        return sound
+
+    @staticmethod
+    async def _is_sound(tree: TopicTree, entry: FileEntry) -> bool:
+        try:
+            await asyncio.to_thread(tree.check, entry)
+        except StorageFailed as error:
+            _log.error("tiered-file-damaged", file=entry.file, cause=error.cause)
+            return False
+        return True
+
+    async def _remove(self, shell: PartitionShell, tree: TopicTree) -> None:
+        state = shell.tiers.state()
+        due = due_objects(state, self._clock.wall_ms(), self._config.trash_delay_ms)
+        if not due and (
+            _has_removable(state) or state.log_start_offset <= self._cleared.get(shell.name, 0)
+        ):
+            return
+        start = state.log_start_offset
+        self.removed_files += await asyncio.to_thread(
+            tree.remove_below, shell.name.partition, start
+        )
+        if due:
+            await shell.tiers.objects_removed([one.ledger_id for one in due])
+        self._cleared[shell.name] = start
+
+    async def _sweep(self, tree: TopicTree) -> None:
+        now_s = self._clock.monotonic()
+        self._swept_s = {
+            root: at for root, at in self._swept_s.items() if now_s - at < SWEEP_INTERVAL_S
+        }
+        if tree.root not in self._swept_s:
+            self._swept_s[tree.root] = now_s
+            await asyncio.to_thread(tree.sweep)
+
+    async def delete_tree(self, topic: Topic) -> None:
+        """The files of a topic that is being deleted; again after a crash.
+
+        Raises UnknownOutcome when they cannot be deleted now.
+        """
+        root, is_tiered = self._config.tier_root, "tiering" in topic.config
+        if not root:
+            if is_tiered:
+                _log.error("tiered-files-stay", topic=topic.name, topic_id=topic.topic_id.hex)
+            return
+        try:
+            if is_tiered and not await asyncio.to_thread(os.path.isdir, root):
+                raise StorageFailed(f"tier_root {root} is not there")
+            files = await self._reads.files()
+            tree = files.tree(PartitionName(topic.name, topic.topic_id, 0))
+            await asyncio.to_thread(tree.delete)
+        except OctavoError as error:
+            raise UnknownOutcome(
+                f"the exported files of topic {topic.name!r} cannot be deleted now: {error.cause}",
+                hint="look at the file system of tier_root",
+            ) from error
+
+
+def sizes_of(shell: PartitionShell) -> TieredSizes | None:
+    """Where the bytes of a partition are; None: it has no tiering, or is not served any more."""
+    try:
+        state = shell.tiers.state()
+    except OctavoError:
+        return None
+    has_files = any(one.object_version is not None for one in state.segments)
+    if not has_files and not shell.settings.is_tiered:
+        return None
+    return sizes(state.segments, state.log_start_offset)
+
+
+def _has_removable(state: PartitionState) -> bool:
+    return any(one.has_objects for one in state.trash)
+
+
+def _classes() -> tuple[type[OwnedLog], type[PartitionCopier]]:
+    """Loads Arrow, which takes 0.3 s: not when a broker starts, and not on its loop."""
+    module = import_module("octavo.serving.tiering.copying")
+    log: type[OwnedLog] = module.OwnedLog
+    copier: type[PartitionCopier] = module.PartitionCopier
+    return log, copier

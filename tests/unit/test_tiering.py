@@ -1,0 +1,102 @@
+"""Tiering of an open partition: copied, named, off the bookies, read the same (F088, ADR 70)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+
+import pytest
+
+from octavo.metadata.partition_record import PartitionState
+from octavo.runtime.errors import OctavoError
+from octavo.serving.partition.shell import PartitionShell
+from tests.compaction_rig import Strike, fall, nobody_left, read_all
+from tests.serving_rig import Rig, until
+from tests.tiering_rig import TieredBroker, settle
+
+GONE_LOCALLY = {"retention_local_bytes": "0"}
+
+
+def places(state: PartitionState) -> list[str]:
+    return [
+        ("ledger" if one.object_version is None else "both") if one.in_ledger else "files"
+        for one in state.segments
+    ]
+
+
+async def swept(rig: Rig, shell: PartitionShell) -> None:
+    def is_swept() -> bool:
+        shell.tick()
+        return not shell.tiers.state().trash
+
+    await until(is_swept, "an empty trash")
+
+
+async def test_f088_what_is_off_the_bookies_is_read_the_same(tmp_path: pathlib.Path) -> None:
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.filled(4, **GONE_LOCALLY)
+    before = await read_all(shell)
+    await broker.rounds(shell).look_at(shell)
+    # The last closed one and the open one stay: whoever opens the partition reads them (ML-4, I10).
+    assert places(shell.tiers.state()) == ["files"] * 3 + ["both", "ledger"]
+    await swept(rig, shell)
+    assert len(rig.bookies.deleted) == 3
+    assert await read_all(shell) == before
+    assert len(before) == 4 * 6 + 1
+    await nobody_left(rig)
+    await rig.close()
+
+
+KINDS = [(kills, has_effect) for kills in (True, False) for has_effect in (False, True)]
+
+
+@pytest.mark.parametrize(("kills", "has_effect"), KINDS)
+async def test_8_9_each_step_of_a_copy_and_of_a_free_may_fail_or_be_the_last(
+    kills: bool, has_effect: bool, tmp_path: pathlib.Path
+) -> None:
+    at = 0
+    while await _struck(Strike(at, kills, has_effect), tmp_path / str(at)):
+        at += 1
+    assert at > 20, "few steps were struck"
+
+
+async def _look_and_sweep(rig: Rig, broker: TieredBroker, shell: PartitionShell) -> None:
+    with contextlib.suppress(OctavoError):  # looked at again
+        await broker.rounds(shell).look_at(shell)
+    await swept(rig, shell)
+
+
+async def _struck(strike: Strike, root: pathlib.Path) -> bool:
+    """One life with one strike; whether the step was reached."""
+    os.makedirs(root)
+    rig = Rig()
+    broker = TieredBroker(rig, root)
+    shell = await broker.filled(2, **GONE_LOCALLY)
+    before = await read_all(shell)
+    await broker.strike_tree(shell)
+    broker.steps.arm(strike)
+    looking = asyncio.create_task(_look_and_sweep(rig, broker, shell))
+    dead = asyncio.create_task(broker.steps.killed.wait())
+    await asyncio.wait({looking, dead}, return_when=asyncio.FIRST_COMPLETED)
+    dead.cancel()
+    reached = broker.steps.count > strike.at
+    if broker.steps.killed.is_set():
+        looking.cancel()
+        await asyncio.wait({looking})
+        await fall(broker, shell)
+        broker = TieredBroker(rig, root)
+        shell = await broker.opened(**GONE_LOCALLY)
+    else:
+        await asyncio.wait({looking})
+        broker.steps.arm(None)
+    assert await read_all(shell) == before, f"after {strike}"
+    await settle(broker.rounds(shell), shell)
+    assert places(shell.tiers.state())[0] == "files"
+    await swept(rig, shell)
+    assert await read_all(shell) == before, f"at rest after {strike}"
+    await nobody_left(rig)
+    await rig.close()
+    return reached
