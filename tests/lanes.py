@@ -22,7 +22,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 LANES = (
     (
         "spark",
-        r"/test_spark_(canary|compaction|exactly_once|files|live|sink|streams)\.py|test_spark_reads_large_records",
+        r"/test_pipelines\.py|/test_spark_(canary|compaction|exactly_once|files|live|sink|streams)\.py|test_spark_reads_large_records",
     ),
     ("zookeeper", r"\[zookeeper|/test_metadata_zookeeper\.py|_zookeeper\b"),
     (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import pathlib
 import pickle
 import pkgutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import pyspark_octavo
 from octavo.spark.source import OctavoSource
+from tests.tidy_rules import ROOT
 
 CLIENTS = {"octavo.client.ledger", "octavo.client.messaging", "octavo.client.segments"}
 HEAVY = {"pyarrow", "grpc", "lz4", "asyncio", "google.protobuf", "octavo.serving", *CLIENTS}
@@ -80,3 +83,31 @@ def test_a_worker_without_octavo_names_its_interpreter_and_the_setting(
 
 def test_a_worker_with_octavo_gets_the_class_itself() -> None:
     assert pickle.loads(pickled(OctavoSource)) is OctavoSource  # noqa: S301 - our own bytes
+
+
+def test_a_zip_is_enough_where_the_other_packages_are(tmp_path: pathlib.Path) -> None:
+    """What `spark-submit --py-files octavo.zip` gives workers: nothing of ours asks for a file."""
+    made = tmp_path / "octavo.zip"
+    sources = ROOT / "src"
+    packed = [str(sources / "pyspark_octavo.py")]
+    packed += glob.glob(f"{sources}/octavo/**/*.py", recursive=True)
+    with zipfile.ZipFile(made, "w") as archive:
+        for path in packed:
+            archive.write(path, pathlib.Path(path).relative_to(sources))
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    code = """
+import pkgutil, octavo
+assert ".zip" in octavo.__file__, octavo.__file__
+from octavo.spark import exactly_once, live_reading, last_rows, sink, source, stream_live
+assert "pyspark_octavo" in {m.name for m in pkgutil.iter_modules()}
+import pyspark_octavo
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],  # -S: no packages but those of PYTHONPATH
+        env={**os.environ, "PYTHONPATH": ":".join([str(made), *others])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert not done.returncode, done.stderr

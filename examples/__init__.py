@@ -1,0 +1,1 @@
+"""Programs to read, run and copy; nothing of Octavo imports them."""

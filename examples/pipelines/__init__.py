@@ -1,0 +1,1 @@
+"""Pipelines of Spark over topics (see README.md)."""
