@@ -1,4 +1,4 @@
-"""Apache Kafka: three combined KRaft nodes on loopback, RF 3, min.insync.replicas 2, acks=all."""
+"""Apache Kafka: KRaft nodes on loopback; three with RF 3 and min.insync.replicas 2, or one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # an extra: it may be missing when this module is imported
     from confluent_kafka.admin import AdminClient
 
 VERSION = "4.4.0"
+ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+)
 NODES = 3
 START_TIMEOUT_S = 90.0
 TOOL_TIMEOUT_S = 180.0
@@ -45,6 +49,7 @@ class Kafka(System):
     has_lz4 = True
     settle_steps_min = 6
     settle_steps_max = 15
+    nodes = NODES
     flush_messages = 0
     """`log.flush.interval.messages`; 0 leaves Kafka's default: never."""
 
@@ -58,20 +63,14 @@ class Kafka(System):
     def prepare(self) -> None:
         self._java = fetch.java()
         fetch.need_package("confluent_kafka", "confluent-kafka")
-        self._classes = fetch.jars(
-            "kafka",
-            (
-                ("org.apache.kafka", "kafka_2.13", VERSION),
-                ("org.apache.kafka", "kafka-tools", VERSION),
-            ),
-        )
+        self._classes = fetch.jars("kafka", ARTIFACTS)
 
     def start(self) -> None:
-        ports = free_ports(2 * NODES)
-        self._ports = ports[:NODES]
-        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(ports[NODES:], 1))
+        ports = free_ports(2 * self.nodes)
+        self._ports = ports[: self.nodes]
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(ports[self.nodes :], 1))
         cluster = uuid.uuid4().hex[:22]
-        for number in range(1, NODES + 1):
+        for number in range(1, self.nodes + 1):
             node = self.folder / f"kafka-{number}"
             node.mkdir(parents=True)
             config = node / "server.properties"
@@ -87,7 +86,7 @@ class Kafka(System):
                 )
             )
         wait_until(self._all_listen, START_TIMEOUT_S, "Kafka to listen")
-        wait_until(self._all_joined, START_TIMEOUT_S, "three Kafka brokers")
+        wait_until(self._all_joined, START_TIMEOUT_S, "all Kafka brokers")
 
     def _properties(
         self, number: int, ports: Sequence[int], voters: str, node: pathlib.Path
@@ -97,15 +96,15 @@ class Kafka(System):
             "process.roles=broker,controller",
             f"node.id={number}",
             f"controller.quorum.voters={voters}",
-            f"listeners={here},CONTROLLER://127.0.0.1:{ports[NODES + number - 1]}",
+            f"listeners={here},CONTROLLER://127.0.0.1:{ports[self.nodes + number - 1]}",
             f"advertised.listeners={here}",
             "controller.listener.names=CONTROLLER",
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             f"log.dirs={node / 'data'}",
-            f"default.replication.factor={NODES}",
-            f"offsets.topic.replication.factor={NODES}",
-            f"transaction.state.log.replication.factor={NODES}",
-            "min.insync.replicas=2",
+            f"default.replication.factor={self.nodes}",
+            f"offsets.topic.replication.factor={self.nodes}",
+            f"transaction.state.log.replication.factor={self.nodes}",
+            f"min.insync.replicas={min(2, self.nodes)}",
             "auto.create.topics.enable=false",
             "message.max.bytes=8388608",
             "replica.fetch.max.bytes=8388608",
@@ -120,7 +119,7 @@ class Kafka(System):
         return all(map(port_open, self._ports))
 
     def _all_joined(self) -> bool:
-        return len(self._admin().list_topics(timeout=5).brokers) == NODES
+        return len(self._admin().list_topics(timeout=5).brokers) == self.nodes
 
     def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
@@ -144,7 +143,7 @@ class Kafka(System):
     def create_topic(self, name: str, partitions: int) -> None:
         from confluent_kafka.admin import NewTopic
 
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=NODES)
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=self.nodes)
         admin = self._admin()
         for future in admin.create_topics([topic]).values():
             future.result()
@@ -202,3 +201,25 @@ class KafkaFlush(Kafka):
     name = "kafka-flush"
     setting = "fsync per batch"
     flush_messages = 1
+
+
+class KafkaAlone(Kafka):
+    """One node, driven by Kafka's own tools only: no Python client is needed."""
+
+    name = "kafka-alone"
+    setting = "one node, page cache"
+    nodes = 1
+
+    def prepare(self) -> None:
+        self._java = fetch.java()
+        self._classes = fetch.jars("kafka", ARTIFACTS)
+
+    def _all_joined(self) -> bool:
+        return True  # it listens
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        self._tool(
+            "org.apache.kafka.tools.TopicCommand",
+            *("--bootstrap-server", self._servers, "--create", "--topic", name),
+            *("--partitions", str(partitions), "--replication-factor", "1"),
+        )
