@@ -1,4 +1,4 @@
-"""The only module of this folder that knows brokers and bookies.
+"""What a cluster tells of its topics, and a cluster as the exporter reads it.
 
 A broker is asked once for the segments of a topic; batches then come from the bookies. Fills the
 values of `octavo.client.exports.log_view` and serves its two protocols.
@@ -7,55 +7,22 @@ values of `octavo.client.exports.log_view` and serves its two protocols.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
 from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.messaging import AsyncClient
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.client.segments.reader import DescribedLedgers
-from octavo.client.segments.scan import scan, scan_headers
-from octavo.proto.segments import Segment, StoredBatch, StoredHeader
 from octavo.runtime.errors import InconsistentTopicId, UnknownTopic
+from octavo.spark.ledger_reading import CLIENT_NAME, LedgerBatches
 from octavo.spark.options import ReadOptions
 
-CLIENT_NAME = "octavo-scan"
 CONNECT_TIMEOUT_S = 10.0
 """A query on an unreachable cluster fails after this, naming every address tried."""
 DESCRIBE_PARALLEL = 16
 """Partitions asked for at once."""
-
-
-class LedgerBatches:
-    """`BatchSource` over the bookies of one cluster, all ledgers over the same connections."""
-
-    def __init__(self, ledgers: DescribedLedgers) -> None:
-        self.ledgers = ledgers
-
-    async def batches(
-        self, segment: Segment, start_offset: int, visible_end: int
-    ) -> AsyncGenerator[StoredBatch, None]:
-        """See `BatchSource.batches`."""
-        reader = self.ledgers.open(segment)
-        try:
-            async with aclosing(scan(reader, segment, start_offset, visible_end)) as found:
-                async for stored in found:
-                    yield stored
-        finally:
-            await reader.close()
-
-    async def headers(
-        self, segment: Segment, start_offset: int, visible_end: int
-    ) -> AsyncGenerator[Sequence[StoredHeader], None]:
-        """See `BatchSource.headers`."""
-        reader = self.ledgers.open(segment)
-        try:
-            async with aclosing(scan_headers(reader, segment, start_offset, visible_end)) as found:
-                async for some in found:
-                    yield some
-        finally:
-            await reader.close()
 
 
 class ClusterLog(LedgerBatches):

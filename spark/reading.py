@@ -1,7 +1,7 @@
 """What runs behind the Spark source: putting views together, and turning splits into rows.
 
 Kept apart from `octavo.spark.source`, which every worker imports before it knows what it will do,
-and from `octavo.spark.live_reading`, so that reading exported files loads no client.
+and from `octavo.spark.ledger_reading`, so that reading exported files loads no client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from octavo.client.exports.arrow_files import Rebatcher, read_file
+from octavo.client.exports.arrow_files import BATCH_BYTES_MAX, BATCH_ROWS, read_file
 from octavo.client.exports.columns import (
     HeaderRun,
     arrow_schema,
@@ -22,14 +22,15 @@ from octavo.client.exports.columns import (
     constant,
     int_at,
     is_control,
+    join_columns,
     offset_range,
     slice_offsets,
-    to_columns,
     without_bodies,
 )
 from octavo.client.exports.log_view import BatchSource, TopicLog
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchFlags
+from octavo.proto.segments import StoredBatch
 from octavo.runtime.errors import ConfigError, CorruptEntry
 from octavo.spark.exported import ExportedTopic, ExportedTopics, root_of
 from octavo.spark.options import ReadOptions
@@ -229,23 +230,44 @@ async def _rows_of_headers(
 async def _rows_of_bodies(
     source: BatchSource, split: LedgerSplit, columns: Sequence[str]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    rebatcher = Rebatcher()
-    need = tuple(dict.fromkeys((*columns, "offset")))
+    waiting: list[StoredBatch] = []
+    count = size_bytes = 0
     reached = split.first
     async with aclosing(source.batches(split.segment, split.first, split.end)) as found:
         async for stored in found:
             header = batches.decode_header(stored.batch)
             reached = header.next_offset
             if not is_control(header) and header.base_offset < split.end:
-                rows = to_columns(stored, split.topic, split.partition, need)
-                rows = slice_offsets(rows, rows.column("offset"), split.first, split.end)
-                for full in rebatcher.add(rows.select(list(columns))):
-                    yield full
+                waiting.append(stored)
+                count += header.record_count
+                size_bytes += header.uncompressed_bytes
+            if count >= BATCH_ROWS or size_bytes >= BATCH_BYTES_MAX:
+                for rows in _joined(waiting, split, columns):
+                    yield rows
+                waiting, count, size_bytes = [], 0, 0
             if reached >= split.end:
                 break
-    for rest in rebatcher.flush():
-        yield rest
+    for rows in _joined(waiting, split, columns):
+        yield rows
     _check_reached(split, reached)
+
+
+def _joined(
+    stored: Sequence[StoredBatch], split: LedgerSplit, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """What the split wants of some batches, in pieces that Spark takes well."""
+    if not stored:
+        return
+    need = tuple(dict.fromkeys((*columns, "offset")))
+    rows = join_columns(stored, split.topic, split.partition, need)
+    rows = slice_offsets(rows, rows.column("offset"), split.first, split.end)
+    rows = rows.select(list(columns))
+    pieces = max(1, rows.num_rows // BATCH_ROWS)  # each less than twice as long
+    for at in range(pieces):
+        first = rows.num_rows * at // pieces
+        part = rows.slice(first, rows.num_rows * (at + 1) // pieces - first)
+        if part.num_rows:
+            yield part
 
 
 def _check_reached(split: LedgerSplit, reached: int) -> None:

@@ -226,7 +226,7 @@ def _read(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from octavo.spark.reading import read_file_split  # import-light, see above
 
         return read_file_split(split, columns)
-    from octavo.spark.live_reading import read_ledger_split  # loads the ledger client
+    from octavo.spark.ledger_reading import read_ledger_split  # loads the ledger client
 
     return read_ledger_split(split, columns)
 

@@ -1,6 +1,6 @@
 """The columns that the Spark source offers: the eight of `octavo.proto.kafka_columns` and metadata.
 
-Owns the types of the latter and the way from one stored batch to any of them.
+Owns the types of the latter and the way from stored batches to any of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.proto import batch as batches
 from octavo.proto import kafka_columns
 from octavo.proto.batch import BatchFlags, BatchHeader
-from octavo.proto.batch_arrow import NAMES, decode_arrow
+from octavo.proto.batch_arrow import NAMES, join_arrow
 from octavo.proto.segments import StoredBatch
 
 TYPES: Mapping[str, pa.DataType] = {
@@ -106,40 +106,78 @@ def is_control(header: BatchHeader) -> bool:
 def to_columns(
     stored: StoredBatch, topic: str, partition: int, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """One stored batch as the named columns; raises CorruptBatch.
+    """One stored batch as the named columns; raises CorruptBatch."""
+    return join_columns([stored], topic, partition, columns)
 
-    Keys and values are the decompressed bytes of the batch, not copies; stored columns that no
-    named one is made of are not decoded.
+
+def join_columns(
+    stored: Sequence[StoredBatch], topic: str, partition: int, columns: Sequence[str]
+) -> pa.RecordBatch:
+    """Stored batches of one partition, one behind the other, as the named columns.
+
+    Most of what a batch costs is Arrow's work for each column, however few rows it has: many small
+    batches are joined at once. Keys and values of a single one are its decompressed bytes, not
+    copies. Stored columns that no named one is made of are not decoded. Raises CorruptBatch.
     """
-    header = batches.decode_header(stored.batch)
+    verified = [(item.batch, batches.verify(item.batch)) for item in stored]
     needed = {_STORED[name] for name in columns if name in _STORED} | {"offset"}
-    rows = decode_arrow(stored.batch, [name for name in NAMES if name in needed])
-    made = [_column(name, rows, header, stored, topic, partition) for name in columns]
+    rows = join_arrow(verified, [name for name in NAMES if name in needed])
+    joined = _Joined(rows, stored, [header for _, header in verified])
+    same: Mapping[str, object] = {"topic": topic, "partition": partition}
+    made = [
+        constant(same[name], name, rows.num_rows) if name in same else joined.column(name)
+        for name in columns
+    ]
     return pa.RecordBatch.from_arrays(made, schema=arrow_schema(columns))
 
 
-def _column(
-    name: str,
-    rows: pa.RecordBatch,
-    header: BatchHeader,
-    stored: StoredBatch,
-    topic: str,
-    partition: int,
-) -> pa.Array:
-    count = rows.num_rows
-    if name in ("key", "value", "offset"):
-        return rows.column(name)
-    if name == "headers":
-        return kafka_columns.headers(rows.column("headers"))
-    if name == "timestamp":
-        return kafka_columns.timestamps(header, rows.column("timestamp"))
-    if name == "eventTime":
-        return kafka_columns.micros(rows.column("timestamp"))
-    if name in ("batchIndex", "sequence"):
-        return _by_index(name, pc.subtract(rows.column("offset"), header.base_offset), header)
-    same = {"topic": topic, "partition": partition, "ledgerId": stored.ledger_id}
-    value = same[name] if name in same else _of_batch(name, header, stored.entry_id)
-    return constant(value, name, count)
+class _Joined(NamedTuple):
+    """Batches that were decoded together."""
+
+    rows: pa.RecordBatch
+    stored: Sequence[StoredBatch]
+    headers: Sequence[BatchHeader]
+
+    def column(self, name: str) -> pa.Array:
+        rows = self.rows
+        if name in ("key", "value", "offset"):
+            return rows.column(name)
+        if name == "headers":
+            return kafka_columns.headers(rows.column("headers"))
+        if name in ("timestamp", "eventTime"):  # those that count, where the append's do (X23)
+            return kafka_columns.micros(rows.column("timestamp"))
+        if name in ("batchIndex", "sequence"):
+            return _concat([*self._indexed(name)], name)
+        return _concat([constant(value, name, count) for value, count in self._runs(name)], name)
+
+    def _indexed(self, name: str) -> Iterator[pa.Array]:
+        offsets, at = self.rows.column("offset"), 0
+        for header in self.headers:
+            own = offsets.slice(at, header.record_count)
+            yield _by_index(name, pc.subtract(own, header.base_offset), header)
+            at += header.record_count
+
+    def _runs(self, name: str) -> Iterator[tuple[object, int]]:
+        """Values that are the same for a batch, with how many rows have them on end."""
+        now: object = None
+        count = 0
+        for item, header in zip(self.stored, self.headers, strict=True):
+            value: object = (
+                item.ledger_id if name == "ledgerId" else _of_batch(name, header, item.entry_id)
+            )
+            if count and value != now:
+                yield now, count
+                count = 0
+            now = value
+            count += header.record_count
+        if count:
+            yield now, count
+
+
+def _concat(parts: list[pa.Array], name: str) -> pa.Array:
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts) if parts else pa.array([], TYPES[name])
 
 
 def _by_index(name: str, index: pa.Array, header: BatchHeader) -> pa.Array:

@@ -15,8 +15,8 @@ from octavo.proto import batch as batches
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.runtime.ids import LedgerId
 from octavo.serving.partition.log import Figures
-from octavo.spark import live_reading, reading
-from octavo.spark.live_reading import read_split
+from octavo.spark import ledger_reading, reading
+from octavo.spark.ledger_reading import read_split
 from octavo.spark.plan import LedgerSplit
 from octavo.spark.reading import ledger_rows
 from tests.serving_rig import NAME, Answers, Rig, make_batch, produce
@@ -145,7 +145,7 @@ def test_whatever_does_not_surely_follow_is_read(
         asked.append(split.segment.ledger_id)
         return iter(())
 
-    monkeypatch.setattr(live_reading, "iterate", iterate)
+    monkeypatch.setattr(ledger_reading, "iterate", iterate)
     segment = MemoryTopic().append([numbered(4)])
     split = LedgerSplit("orders", 0, replace(segment, dense=True), 0, 4)
     split = replace(split, segment=replace(split.segment, **change))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.client.exports.columns import EXPORTED, arrow_schema, to_columns
+from octavo.client.exports.columns import EXPORTED, arrow_schema, join_columns, to_columns
 from octavo.client.messaging.reading import arrow
 from octavo.client.messaging.records import TopicPartition
 from octavo.proto.batch import BatchFlags, decode_header
@@ -55,6 +55,7 @@ def test_p13_polled_and_scanned_columns_are_equal(
     assert got.schema.equals(SCHEMA)
     assert SCHEMA.equals(arrow_schema(EXPORTED))
     assert pa.Table.from_batches([got]).equals(scanned)
+    assert pa.Table.from_batches([join_columns(stored, "orders", 0, EXPORTED)]).equals(scanned)
     part = polled(stored, first, end).column("offset").to_pylist()
     assert part == [n for n in range(topic.end()) if first <= n < end]
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from octavo.client.exports.arrow_files import LedgerExporter, Rebatcher, checks_of, read_file
-from octavo.client.exports.columns import EXPORTED, TYPES, slice_offsets, to_columns
+from octavo.client.exports.columns import EXPORTED, TYPES, join_columns, slice_offsets, to_columns
 from octavo.client.exports.metadata_columns import METADATA_COLUMNS
 from octavo.client.exports.tree import LocalTree
+from octavo.proto.batch import BatchFlags
 from octavo.spark.source import HEADER_COLUMNS, KAFKA_COLUMNS
 from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, ints, numbered
 
@@ -37,6 +38,21 @@ def test_metadata_columns() -> None:
     assert rows[0]["eventTime"] == rows[0]["timestamp"]
     anonymous = to_columns(topic.stored[1][0], "orders", 0, ("producer", "sequence")).to_pylist()
     assert anonymous == [{"producer": None, "sequence": None}] * 3
+
+
+def test_batches_that_are_joined_are_those_one_behind_the_other() -> None:
+    """Of two ledgers and several producers, with append times, and records that are missing."""
+    topic = MemoryTopic()
+    topic.append([numbered(3), numbered(10, 3)], producer=(9, 2, 40), schema_id=5)
+    topic.compact(1, {1, 4, 9, 10})
+    topic.append([ODD_ROWS, numbered(4)], flags=BatchFlags.APPEND_TIME)
+    topic.append([numbered(2)], producer=(7, 0, 3))
+    stored = [item for ledger in topic.stored.values() for item in ledger]
+    assert len({item.ledger_id for item in stored}) > 2
+    joined = pa.Table.from_batches([join_columns(stored, "orders", 3, list(ALL))])
+    alone = [to_columns(item, "orders", 3, list(ALL)) for item in stored]
+    assert joined.equals(pa.Table.from_batches(alone))
+    assert join_columns([], "orders", 3, list(ALL)).num_rows == 0
 
 
 def test_no_headers_is_null_whoever_the_neighbours_are() -> None:

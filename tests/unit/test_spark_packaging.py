@@ -41,6 +41,11 @@ def test_reading_files_loads_no_client() -> None:
     assert not loaded_by("octavo.spark.reading") & {"grpc", "octavo.serving", *CLIENTS}
 
 
+def test_reading_ledgers_loads_no_sdk() -> None:
+    """Workers talk to bookies only; a broker is asked by whoever plans."""
+    assert not {name for name in loaded_by("octavo.spark.ledger_reading") if "messaging" in name}
+
+
 def test_spark_finds_the_format_by_the_name_of_its_module() -> None:
     found = [m.name for m in pkgutil.iter_modules() if m.name.startswith("pyspark_")]
     assert "pyspark_octavo" in found

@@ -6,7 +6,7 @@ import asyncio
 import os
 import pathlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -18,7 +18,8 @@ from octavo.client.exports.columns import to_columns
 from octavo.client.exports.run import export_log
 from octavo.client.segments.reader import DescribedLedgers
 from octavo.proto import batch as batches
-from octavo.proto.batch_arrow import decode_arrow
+from octavo.proto.batch import BatchHeader
+from octavo.proto.batch_arrow import join_arrow
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptEntry, ReadUnknown, StorageFailed
@@ -157,11 +158,13 @@ def test_stored_columns_that_nobody_wants_are_not_decoded(
 ) -> None:
     asked: list[Sequence[str]] = []
 
-    def watched(batch: Buffer, names: Sequence[str]) -> pa.RecordBatch:
+    def watched(
+        given: Iterable[tuple[Buffer, BatchHeader]], names: Sequence[str]
+    ) -> pa.RecordBatch:
         asked.append(names)
-        return decode_arrow(batch, names)
+        return join_arrow(given, names)
 
-    monkeypatch.setattr(export_columns, "decode_arrow", watched)
+    monkeypatch.setattr(export_columns, "join_arrow", watched)
     topic = MemoryTopic()
     topic.append([ODD_ROWS])
     stored = topic.stored[1][0]
