@@ -126,6 +126,9 @@ bench-backlog: $(READY) ## p99 of one topic's tail beside a reader of another to
 bench-groups: $(READY) ## reading in a group beside reading without one, in turn, and commits; 1 when it costs more than 5 %
 	@PYTHONPATH=. $(PY) -m bench.groups $(ARGS)
 
+bench-spark-sources: $(READY) ## the same 3 M rows from Octavo, Kafka and Parquet by one Spark, in turn: rows/s, CPU; 1 when a bound is not met; ARGS
+	@PYTHONPATH=. $(PY) -m bench.spark_sources $(ARGS)
+
 bench-codecs: $(READY) ## what each codec makes of a batch of JSON, and what recompressing it costs; 1 when LZ4 saves less than two thirds
 	@PYTHONPATH=. $(PY) -m bench.codecs
 
