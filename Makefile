@@ -80,6 +80,9 @@ soak-recreate: $(READY) ## topics deleted and created again under live producers
 life-soak: $(READY) ## rolls, trims, retention, compaction and kills: no retained record is missed, no trimmed one read; DURATION seconds, SEED
 	@PYTHONPATH=. $(PY) -m tools.life_soak --duration $(or $(DURATION),120) --seed $(or $(SEED),1) $(ARGS)
 
+tier-soak: $(READY) ## a topic of which bookies keep a small part, servers killed: all of it is read from 0; ARGS="--gb 5 --local-mb 200"
+	@PYTHONPATH=. $(PY) -m tools.tier_soak --seed $(or $(SEED),1) $(ARGS)
+
 groups-soak: $(READY) ## members of a group that join, leave, freeze and die under load, DURATION seconds (300), SEED n (1)
 	@PYTHONPATH=. $(PY) -m tools.groups_soak --duration $(or $(DURATION),300) --seed $(or $(SEED),1) $(ARGS)
 
