@@ -8,8 +8,8 @@ reads, with what was written: other bytes, or "no such entry", are wrong; EIO is
 
 Found means that a scrub named a bad spot that holds the flipped byte. A byte that is no entry that
 the index looks for (a head, a table, a footer, a dead entry) counts as well: its segment has to be
-emptied. `unowned` are those whose file was removed, because nothing lived in it any more, before a
-scrub came by. At the end every copy of every entry is read on its bookie, and no flipped file is
+emptied. `unowned` are those whose file was removed before a scrub came by, because nothing lived in
+it any more: its entries were copied out of it before the flip. At the end every copy of every entry is read on its bookie, and no flipped file is
 left.
 
 Prints `scrub: OK flips=… found=… repaired=… wrong=0 lost=0`, or what is wrong, exit code 1.
@@ -289,11 +289,18 @@ class World:
             return False
         number = self.rng.choice(closed)
         path = bookie.journal / segment_name(number)
-        offset = self.rng.randrange(path.stat().st_size)
+        try:
+            size_bytes = path.stat().st_size
+        except FileNotFoundError:  # it was emptied and removed this moment
+            return False
+        offset = self.rng.randrange(size_bytes)
         owner = bookie.owner_of(number, offset)
         if owner is not None and self._sound_copies(owner, name) < 1:
             return False
-        flip(path, offset, 1 << self.rng.randrange(8))
+        try:
+            flip(path, offset, 1 << self.rng.randrange(8))
+        except FileNotFoundError:
+            return False
         self.flips.append(Flip(name, number, offset, owner))
         return True
 
@@ -323,9 +330,13 @@ class World:
             bookie = self.bookies[one.bookie]
             if any(n == one.number and a <= one.offset < b for n, a, b in bookie.spots):
                 self.found.add(one)
-            elif one.entry is None and not (bookie.journal / segment_name(one.number)).exists():
+            elif not (bookie.journal / segment_name(one.number)).exists():
                 self.unowned.add(one)
         return [one for one in self.flips if one not in self.found | self.unowned]
+
+    def entries_hit(self) -> set[tuple[str, tuple[int, int]]]:
+        """Entries on a bookie that a flip was found in."""
+        return {(one.bookie, one.entry) for one in self.found if one.entry is not None}
 
     def unrepaired(self) -> Iterator[str]:
         """What is not as it was yet."""
@@ -390,7 +401,7 @@ async def soak(
         damaged, repaired = world.totals()
         if damaged != repaired:
             world.wrong.append(f"{damaged} entries damaged, {repaired} repaired")
-        hit = len({(f.bookie, f.entry) for f in world.flips if f.entry is not None})
+        hit = len(world.entries_hit())
         well = not world.wrong and not lost and not world.waiting()
         for line in world.wrong[:20]:
             sys.stdout.write(f"scrub: WRONG {line}\n")

@@ -24,8 +24,7 @@ async def test_615_flipped_bits_are_found_repaired_and_never_served(tmp_path: pa
         assert damaged == repaired
     assert not world.wrong, world.wrong[:5]
     assert len(world.found) + len(world.unowned) == FLIPS
-    hit = {(flip.bookie, flip.entry) for flip in world.flips if flip.entry is not None}
-    assert FLIPS / 4 < len(hit) <= damaged
+    assert FLIPS / 4 < len(world.entries_hit()) <= damaged
     assert world.reads > FLIPS
 
 
