@@ -9,8 +9,8 @@ reads, with what was written: other bytes, or "no such entry", are wrong; EIO is
 Found means that a scrub named a bad spot that holds the flipped byte. A byte that is no entry that
 the index looks for (a head, a table, a footer, a dead entry) counts as well: its segment has to be
 emptied. `unowned` are those whose file was removed before a scrub came by, because nothing lived in
-it any more: its entries were copied out of it before the flip. At the end every copy of every entry is read on its bookie, and no flipped file is
-left.
+it any more: its entries were copied out of it before the flip. At the end every copy of every entry
+is read on its bookie, and no flipped file is left.
 
 Prints `scrub: OK flips=… found=… repaired=… wrong=0 lost=0`, or what is wrong, exit code 1.
 Usage: python -m tools.scrub_flips [--flips 500] [--seed 1] [--spread]
