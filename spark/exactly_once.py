@@ -156,9 +156,10 @@ class Committing:
         try:
             if pointer != NOTHING:
                 await _Publishing(client, state, pointer).run()
-        except OctavoError:
+        except OctavoError as error:
             now = await client.describe_sink(sink_id)
             if (now.batch_id, now.is_published) == (state.batch_id, state.is_published):
+                error.hint = "; ".join(filter(None, (error.hint, stays_decided(sink_id, state))))
                 raise
             return now
         await client.published_sink(sink_id, state.batch_id)
@@ -177,6 +178,14 @@ class Committing:
             return  # somebody else removed all of it
         except OctavoError as error:
             _log.warning("%s is published, what was staged stays for now: %s", self._batch, error)
+
+
+def stays_decided(sink_id: str, state: SinkState) -> str:
+    """What to do about a batch that could not be published."""
+    return (
+        f"batch {state.batch_id} stays decided and is published by the next start of the query; if "
+        f"its topic can never take it: `octavo sink end {sink_id}` and a new checkpoint or txnId"
+    )
 
 
 class _Publishing:

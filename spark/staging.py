@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -256,7 +256,7 @@ async def staging_place(client: SinkClient, sink_id: str, state: SinkState) -> P
 
 
 @contextmanager
-def gone_is_told(sink_id: str) -> Iterator[None]:
+def gone_is_told(sink_id: str) -> Generator[None]:
     """Tell the end of the staging topic from that of a topic of the user."""
     try:
         yield

@@ -27,6 +27,8 @@ class Faults:
     """Answer NOT_LEADER without a hint although being the owner."""
     no_identity: int = 0
     """Refuse to give a producer id, retriably."""
+    lose_decisions: int = 0
+    """Decide about a sink's batch, then cut the connection of the call instead of answering."""
     corrupt_fetches: int = 0
     """Flip a byte in the first batch of the next fetches that return data."""
     throttle_ms: int = 0

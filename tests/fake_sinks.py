@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from octavo.metadata.memory import MemoryCluster
 from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.sinks import SinkCatalog
@@ -11,6 +13,7 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.serving.services.caller import Caller
 from octavo.serving.services.sinks import SinkService
 from octavo.serving.store_answers import StoreAnswers
+from tests.fake_faults import Faults
 from tests.unit.metadata_stores import PATHS
 
 NOBODY = Caller("")
@@ -28,12 +31,17 @@ class FakeSinks(broker_pb2_grpc.BrokerServicer):
     """The requests about sinks."""
 
     sinks: SinkService
+    faults: Faults
 
     async def DescribeSink(self, request, context):  # type: ignore[no-untyped-def]
         return await self.sinks.describe(request, NOBODY)
 
     async def DecideSink(self, request, context):  # type: ignore[no-untyped-def]
-        return await self.sinks.decide(request, NOBODY)
+        reply = await self.sinks.decide(request, NOBODY)
+        if self.faults.lose_decisions:
+            self.faults.lose_decisions -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection ended")
+        return reply
 
     async def OpenSink(self, request, context):  # type: ignore[no-untyped-def]
         return await self.sinks.open(request, NOBODY)

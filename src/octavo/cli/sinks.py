@@ -112,6 +112,6 @@ def _staged(client: Client, topic: str, timeout_s: float) -> Row:
     try:
         log = client.admin.describe_log(topic, 0, timeout=timeout_s)
     except UnknownTopic:
-        return {"staged_records": 0, "staged_bytes": 0}
+        return {"staged_records": 0, "stored_bytes": 0}
     size_bytes = sum(segment.size_bytes for segment in log.segments)
-    return {"staged_records": log.high_watermark - log.log_start, "staged_bytes": size_bytes}
+    return {"staged_records": log.high_watermark - log.log_start, "stored_bytes": size_bytes}

@@ -3,93 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 
-import pyarrow as pa
 import pytest
 
-from octavo.errors import UnknownTopic
-from octavo.metadata.sinks import Sink, SinkCatalog
 from octavo.proto.sink_staging import staging_topic
 from octavo.runtime.errors_of_writers import SinkEnded, StagedDataGone
-from octavo.serving.retention_rounds import RetentionRounds
-from octavo.spark.exactly_once import Committing
-from octavo.spark.publication import SinkState
-from octavo.spark.sink_client import SinkClient, StagedRange
-from octavo.spark.sink_options import SinkColumns, WriteOptions
-from octavo.spark.staging import Batch, Staged, stage
-from tests.serving_server import create_topic, loopback
-
-COLUMNS = SinkColumns("value")
-LONG_MS = 3_600_000
-SHORT_MS = 100
-"""Both bounds count from the broker's clock, so a test waits as long."""
-
-
-class World:
-    """One sink, one broker, and rounds that the test makes."""
-
-    def __init__(
-        self, client: SinkClient, address: str, sinks: SinkCatalog, rounds: RetentionRounds
-    ) -> None:
-        self.client = client
-        self.address = address
-        self.sinks = sinks
-        self.round = rounds.round
-
-    async def rounds_until(self, gone: Callable[[Sink], bool]) -> Sink:
-        """Until the record says so, as a sweep does before it does anything else."""
-        async with asyncio.timeout(20):
-            while not gone(found := await self.sinks.read("query/1")):
-                await asyncio.sleep(0.01)
-                await self.round()
-        return found
-
-    async def staged(self, number: int, mark: str = "a", rows: int = 3) -> Staged:
-        options = WriteOptions(self.address, "orders", True)
-        values = pa.array([f"{number}/{row}/{mark}" for row in range(rows)])
-        batches = [pa.record_batch({"value": values})]
-        return await asyncio.to_thread(stage, batches, options, COLUMNS, Batch("query/1", number))
-
-    async def commit(self, number: int, *staged: Staged) -> None:
-        await Committing(self.client, Batch("query/1", number), staged).run()
-
-    async def added(self) -> list[str]:
-        async with self.client.reader("orders", start="earliest") as reader:
-            return sorted([(one.value or b"").decode() async for one in reader.read_to_end()])
-
-    async def left(self, generation: int = 0) -> int:
-        log = await self.client.admin.describe_log(staging_topic("query/1", generation), 0)
-        return log.high_watermark - log.log_start
-
-    async def has_topic(self, generation: int) -> bool:
-        try:
-            await self.client.admin.describe_topic(staging_topic("query/1", generation))
-        except UnknownTopic:
-            return False
-        return True
-
-
-@asynccontextmanager
-async def world(idle_ms: int = SHORT_MS, age_ms: int = LONG_MS) -> AsyncGenerator[World]:
-    async with loopback() as made:
-        broker = await made.broker(
-            retention_check_interval_ms=LONG_MS,
-            sink_idle_ms=idle_ms,
-            sink_staging_max_age_ms=age_ms,
-            trash_delay_ms=0,
-        )
-        await create_topic(broker, "orders")
-        (server,) = made.servers
-        rounds = server._retention_rounds(server.ownership)  # pyright: ignore[reportPrivateUsage]
-        sinks = server._sink_catalog()  # pyright: ignore[reportPrivateUsage]
-        async with SinkClient(broker.address) as client:
-            yield World(client, broker.address, sinks, rounds)
-
-
-def rows(number: int, mark: str) -> list[str]:
-    return [f"{number}/{row}/{mark}" for row in range(3)]
+from tests.sink_brokers import LONG_MS, SHORT_MS, decided_by_a_driver_that_died, rows, world
 
 
 async def test_a_writer_that_was_frozen_for_too_long_is_refused_and_its_successor_is_not() -> None:
@@ -115,27 +34,6 @@ async def test_what_is_young_stays_and_a_batch_that_takes_less_is_committed() ->
         assert await found.left() == 1
         await found.commit(0, staged)
         assert await found.added() == rows(0, "a")
-
-
-class Died(Exception):
-    """Stands for kill -9 of a driver."""
-
-
-class Dying(SinkClient):
-    """A driver that dies once its batch is decided."""
-
-    async def decide_sink(
-        self, sink_id: str, batch_id: int, plan: bytes, staged: StagedRange | None
-    ) -> SinkState:
-        await super().decide_sink(sink_id, batch_id, plan, staged)
-        raise Died
-
-
-async def decided_by_a_driver_that_died(found: World) -> None:
-    staged = await found.staged(0, "dead")
-    async with Dying(found.address) as driver:
-        with pytest.raises(Died):
-            await Committing(driver, Batch("query/1", 0), [staged]).run()
 
 
 async def test_what_is_decided_stays_until_somebody_publishes_it() -> None:
