@@ -24,7 +24,7 @@ async def export_topic_async(
     verify: bool = False,
     checked: OnChecked | None = None,
 ) -> ExportReport:
-    """Copy the closed ledgers of `topic` that the folder `to` does not hold yet.
+    """Copy the closed ledgers of `topic` that `to`, a folder or URI, does not hold yet.
 
     Files appear below `to`/`topic`; a run with nothing new changes nothing. `verify` reads every
     exported file, tells `checked` of each, and damaged ones are written again from their ledgers.

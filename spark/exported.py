@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from octavo.client.exports.layout import CONTROL, topic_of
+from octavo.client.exports.layout import CONTROL, is_uri, topic_of
 from octavo.client.exports.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.places import checked_root, tree_at
 from octavo.runtime.errors import ConfigError, UnknownTopic
 from octavo.spark.options import ReadOptions
 
@@ -25,17 +25,11 @@ class ExportedTopic(NamedTuple):
 
 
 def root_of(path: str) -> str:
-    """The local folder a `path` option names; raises ConfigError for other file systems."""
-    scheme, separator, rest = path.partition("://")
-    if not separator:
-        scheme, separator, rest = "file", "", path.removeprefix("file:")
-    if scheme != "file":
-        raise ConfigError(
-            f"option path: {scheme}:// is not supported",
-            hint="export to a folder that every Spark worker can read",
-            option="path",
-        )
-    return os.path.abspath(rest)
+    """The folder or the URI of an object store that a `path` option names; raises ConfigError."""
+    try:
+        return checked_root(path)
+    except ConfigError as error:
+        raise ConfigError(f"option path: {error.cause}", hint=error.hint, option="path") from error
 
 
 class ExportedTopics:
@@ -55,9 +49,9 @@ class ExportedTopics:
         options, root = self._options, self._root
         if options.path is None:
             return {}
-        tree = LocalTree(root)
+        tree = tree_at(root)
         folders = tree.names(CONTROL)
-        if not folders:
+        if not folders and not is_uri(root):
             _refuse_topic_folder(root)
         found: dict[str, ExportedTopic] = {}
         for name in map(topic_of, folders):

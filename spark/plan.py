@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from octavo.client.exports.checked_file import FileChecks
-from octavo.client.exports.layout import folder_of
+from octavo.client.exports.layout import folder_of, joined
 from octavo.client.exports.log_view import PartitionLog
 from octavo.client.exports.manifest import FileEntry, ManifestState
 from octavo.proto.edges import EARLIEST, LATEST
@@ -135,7 +135,7 @@ def view_of(
 
 
 def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:
-    path = f"{root}/{folder_of(topic)}/{entry.file}"
+    path = joined(root, f"{folder_of(topic)}/{entry.file}")
     checks = FileChecks(entry.bytes, entry.rows, entry.block_crcs)
     newest = entry.max_timestamp_ms
     end = entry.last + 1

@@ -6,7 +6,6 @@ and from `octavo.spark.ledger_reading`, so that reading exported files loads no 
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,6 +27,7 @@ from octavo.client.exports.columns import (
     without_bodies,
 )
 from octavo.client.exports.log_view import BatchSource, TopicLog
+from octavo.client.exports.places import format_of, source_at
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchFlags
 from octavo.proto.segments import StoredBatch
@@ -142,9 +142,8 @@ def read_file_split(split: FileSplit, columns: Sequence[str]) -> Iterator[pa.Rec
     if follows_from_place(split, columns):
         return rows_of_place(split, columns)
     first, end = (None, None) if split.whole else (split.first, split.end)
-    fmt = split.path.rpartition(".")[2]
-    path = pathlib.Path(split.path)
-    return read_file(path, columns, first, end, checks=split.checks, fmt=fmt)
+    place = source_at(split.path)
+    return read_file(place, columns, first, end, checks=split.checks, fmt=format_of(split.path))
 
 
 _OF_PLACE = frozenset({"topic", "partition", "offset"})

@@ -45,6 +45,7 @@ LANES = (
             "sdk_group_input",
             "sdk_groups",
             "spark_ways",
+            "trees",
             "wheel",
         )
     ),

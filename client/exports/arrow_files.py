@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from octavo.client.exports.batch_index import BATCHES_MAX, IndexBuilder
-from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks
+from octavo.client.exports.checked_file import BlockDigest, BlockSource, CheckedFile, FileChecks
 from octavo.client.exports.columns import (
     EXPORTED,
     arrow_schema,
@@ -34,7 +34,7 @@ from octavo.client.exports.columns import (
 from octavo.client.exports.index_files import stored_header, write_index
 from octavo.client.exports.layout import control_folder, data_file, folder_of
 from octavo.client.exports.manifest import FileEntry
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.proto import batch as batches
 from octavo.proto.segments import StoredBatch
 from octavo.runtime.errors import ConfigError, CorruptBatch, StorageFailed
@@ -152,7 +152,7 @@ class LedgerExporter:
 
     def __init__(
         self,
-        tree: LocalTree,
+        tree: Tree,
         topic: str,
         partition: int,
         *,
@@ -319,9 +319,9 @@ def checks_of(entry: FileEntry) -> FileChecks:
     return FileChecks(entry.bytes, entry.rows, entry.block_crcs)
 
 
-def check_bytes(path: pathlib.Path, entry: FileEntry) -> None:
+def check_bytes(place: pathlib.Path | BlockSource, entry: FileEntry) -> None:
     """Compare size and every block of a file with the manifest; raises StorageFailed."""
-    with CheckedFile(path, checks_of(entry)) as file:
+    with CheckedFile(place, checks_of(entry)) as file:
         file.check_all()
 
 
@@ -348,7 +348,7 @@ def verify_file(path: pathlib.Path, entry: FileEntry) -> None:
 
 
 def read_file(
-    path: pathlib.Path,
+    place: pathlib.Path | BlockSource,
     columns: Sequence[str],
     first: int | None = None,
     end: int | None = None,
@@ -363,7 +363,7 @@ def read_file(
     """
     whole = first is None and end is None
     seen = 0
-    with CheckedFile(path, checks) as file:
+    with CheckedFile(place, checks) as file:
         read = _read_parquet if fmt == "parquet" else _read_ipc
         try:
             for rows in read(file, columns, first, end):
@@ -371,9 +371,11 @@ def read_file(
                 yield rows
         except (pa.ArrowException, OSError, ValueError) as error:
             # Its bytes are what we wrote, so this is a file that this pyarrow cannot read.
-            raise StorageFailed(f"exported file {path} cannot be read: {error}") from error
+            raise StorageFailed(f"exported file {file.name} cannot be read: {error}") from error
     if whole and seen != checks.rows:
-        raise StorageFailed(f"exported file {path} has {seen} rows, written were {checks.rows}")
+        raise StorageFailed(
+            f"exported file {file.name} has {seen} rows, written were {checks.rows}"
+        )
 
 
 def _read_ipc(

@@ -1,4 +1,4 @@
-"""Exported files read with every byte checked (P8, P13).
+"""Exported files read with every byte checked (P8, P13), wherever they lie.
 
 The manifest keeps a CRC32C for each block of BLOCK_BYTES of a file. A reader sees only whole blocks
 whose checksum holds, whatever it reads and in whatever order: rows, schema and footer alike. So the
@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import os
 import pathlib
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from octavo.runtime.checksum import crc32c
-from octavo.runtime.errors import StorageFailed
+from octavo.runtime.errors import IllegalStateError, StorageFailed
 
 BLOCK_BYTES = 256 << 10
 """Part of the manifest's format. At 10 GB/s a block costs 25 µs; its checksum 8 characters."""
@@ -68,32 +68,84 @@ class BlockDigest:
         self._crc = self._filled = 0
 
 
+class BlockSource(Protocol):
+    """A stored file that never changes, read in pieces. Blocking; errors are StorageFailed.
+
+    One that is gone is told apart from one that cannot be reached (StorageUnavailable).
+    """
+
+    name: str
+    """As people know it: a path or a URI."""
+    size_bytes: int
+
+    def pread(self, size_bytes: int, at: int) -> bytes:
+        """Bytes from `at` on; fewer than asked when a call gives no more, none behind the end."""
+        ...
+
+    def close(self) -> None:
+        """Give up what it holds; a second call does nothing."""
+        ...
+
+
+def gone(name: str) -> StorageFailed:
+    """The error for an exported file that is not there."""
+    return StorageFailed(
+        f"exported file {name} is gone",
+        hint="removed files are kept for 4 hours: plan again with a new load(); if it was lost, "
+        + _HINT,
+    )
+
+
+class LocalFile:
+    """A file of a file system."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.name = str(path)
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size_bytes = os.fstat(self._fd).st_size
+        except FileNotFoundError as error:
+            raise gone(self.name) from error
+        except OSError as error:
+            self.close()
+            raise self._unreadable(error) from error
+
+    def pread(self, size_bytes: int, at: int) -> bytes:
+        """One call gives at most 2 GiB, and a signal may cut it."""
+        try:
+            return os.pread(self._fd, size_bytes, at)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _unreadable(self, error: OSError) -> StorageFailed:
+        return StorageFailed(f"exported file {self.name} cannot be read: {error}")
+
+
 class CheckedFile(io.RawIOBase):
     """A file open for reading that gives out checked bytes only.
 
     Raises StorageFailed naming the file: at opening when it is gone or has another size, at a read
     when a block does not match its checksum or cannot be read. Keeps the blocks of the last read.
+    It closes its source.
     """
 
-    def __init__(self, path: pathlib.Path, checks: FileChecks) -> None:
+    def __init__(self, place: pathlib.Path | BlockSource, checks: FileChecks) -> None:
         super().__init__()
-        self._path = path
         self._checks = checks
-        self._fd = -1
         self._position = 0
         self._kept_at = 0  # position of `_kept` in the file, a multiple of BLOCK_BYTES
         self._kept = b""
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            size_bytes = os.fstat(self._fd).st_size
-        except FileNotFoundError as error:
-            raise StorageFailed(
-                f"exported file {path} is gone",
-                hint="removed files are kept for 4 hours: plan again with a new load(); if it was "
-                "lost, " + _HINT,
-            ) from error
-        except OSError as error:
-            raise StorageFailed(f"exported file {path} cannot be read: {error}") from error
+        self._source: BlockSource | None = None
+        self._source = LocalFile(place) if isinstance(place, pathlib.Path) else place
+        self.name = self._source.name
+        size_bytes = self._source.size_bytes
         if size_bytes != checks.size_bytes or not checks.is_complete():
             self.close()
             raise self._damaged(f"{size_bytes} bytes where {checks.size_bytes} were written")
@@ -130,10 +182,10 @@ class CheckedFile(io.RawIOBase):
         return self._kept[start - self._kept_at : end - self._kept_at]
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the source; a second call does nothing."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
         super().close()
 
     def check_all(self) -> None:
@@ -146,15 +198,14 @@ class CheckedFile(io.RawIOBase):
         first = start // BLOCK_BYTES
         at = first * BLOCK_BYTES
         wanted = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self._checks.size_bytes) - at
-        try:
-            data = os.pread(self._fd, wanted, at)
-            while len(data) < wanted:  # one call gives at most 2 GiB, and a signal may cut it
-                more = os.pread(self._fd, wanted - len(data), at + len(data))
-                if not more:
-                    raise self._damaged(f"it ends at {at + len(data)} now")
-                data += more
-        except OSError as error:
-            raise StorageFailed(f"exported file {self._path} cannot be read: {error}") from error
+        if self._source is None:
+            raise IllegalStateError(f"exported file {self.name} was closed by this program")
+        data = self._source.pread(wanted, at)
+        while len(data) < wanted:
+            more = self._source.pread(wanted - len(data), at + len(data))
+            if not more:
+                raise self._damaged(f"it ends at {at + len(data)} now")
+            data += more
         view = memoryview(data)
         for block, low in enumerate(range(0, wanted, BLOCK_BYTES), first):
             if crc32c(view[low : low + BLOCK_BYTES]) != self._checks.crc_of(block):
@@ -162,4 +213,4 @@ class CheckedFile(io.RawIOBase):
         self._kept_at, self._kept = at, data
 
     def _damaged(self, how: str) -> StorageFailed:
-        return StorageFailed(f"exported file {self._path} is damaged: {how}", hint=_HINT)
+        return StorageFailed(f"exported file {self.name} is damaged: {how}", hint=_HINT)

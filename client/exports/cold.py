@@ -24,7 +24,7 @@ from octavo.client.exports.checked_file import CheckedFile, FileChecks
 from octavo.client.exports.columns import TYPES, int_at
 from octavo.client.exports.layout import folder_of, index_folder
 from octavo.client.exports.manifest import FileEntry
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.proto.restored import restored
 from octavo.proto.segments import StoredBatch, StoredHeader
@@ -44,7 +44,7 @@ class ColdFile:
     one that is gone, damaged or not to be read now: no answer is ever shorter because of that.
     """
 
-    def __init__(self, tree: LocalTree, topic: str, entry: FileEntry) -> None:
+    def __init__(self, tree: Tree, topic: str, entry: FileEntry) -> None:
         if not entry.index:
             raise ConfigError(
                 f"exported file {entry.file} has no index: its batches are not kept",
@@ -54,11 +54,11 @@ class ColdFile:
         self._lock = threading.Lock()
         self._kept: tuple[int, pa.RecordBatch] | None = None
         checks = FileChecks(entry.index_bytes, entry.index_batches, entry.index_crcs)
-        with CheckedFile(tree.path(f"{index_folder(topic)}/{entry.index}"), checks) as file:
+        with CheckedFile(tree.open(f"{index_folder(topic)}/{entry.index}"), checks) as file:
             self._index = BatchIndex(cast("BinaryIO", file), entry.index)
         if (self._index.count, self._index.row_starts[-1]) != (entry.index_batches, entry.rows):
             raise StorageFailed(f"index {entry.index} is of another file than {entry.file}")
-        place = tree.path(f"{folder_of(topic)}/{entry.file}")
+        place = tree.open(f"{folder_of(topic)}/{entry.file}")
         self._file = CheckedFile(place, FileChecks(entry.bytes, entry.rows, entry.block_crcs))
         try:
             with self._typed():

@@ -15,7 +15,7 @@ from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChe
 from octavo.client.exports.columns import int_at, slice_offsets
 from octavo.client.exports.layout import index_file, index_folder
 from octavo.client.exports.manifest import FileEntry
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.proto.batch import BatchFlags, BatchHeader
 from octavo.proto.batch_arrow import decode_arrow
 from octavo.proto.restored import part_of
@@ -53,7 +53,7 @@ def _clamped(stamps: pa.Array) -> bool:
     return found["min"] == -_CLAMPED_US or found["max"] == _CLAMPED_US
 
 
-def write_index(tree: LocalTree, topic: str, entry: FileEntry, index: IndexBuilder) -> FileEntry:
+def write_index(tree: Tree, topic: str, entry: FileEntry, index: IndexBuilder) -> FileEntry:
     """Make the index of a published file durable; returns the entry that names both.
 
     Raises StorageFailed when it does not read back as it was written.
@@ -75,14 +75,14 @@ def write_index(tree: LocalTree, topic: str, entry: FileEntry, index: IndexBuild
     return indexed
 
 
-def check_index(tree: LocalTree, topic: str, entry: FileEntry, *, deep: bool) -> None:
+def check_index(tree: Tree, topic: str, entry: FileEntry, *, deep: bool) -> None:
     """Compare the size of a file's index, if it has one, with the manifest; `deep`: each byte.
 
     Raises StorageFailed.
     """
     if entry.index:
         with CheckedFile(
-            tree.path(f"{index_folder(topic)}/{entry.index}"), index_checks(entry)
+            tree.open(f"{index_folder(topic)}/{entry.index}"), index_checks(entry)
         ) as file:
             if deep:
                 file.check_all()

@@ -64,3 +64,17 @@ def indexed_by(name: str) -> str:
 def is_data_file(name: str) -> bool:
     """Whether a name is one that `data_file` gives; others in the folder are somebody else's."""
     return _DATA_FILE.fullmatch(name) is not None
+
+
+def is_uri(place: str) -> bool:
+    """Whether a place is an object store rather than a folder."""
+    return "://" in place
+
+
+def joined(root: str, name: str) -> str:
+    """The place of a file below a root, by its name in the tree."""
+    if not is_uri(root):
+        return f"{root}/{name}" if name else root
+    parts = urllib.parse.urlsplit(root)
+    path = f"{parts.path}/{urllib.parse.quote(name)}" if name else parts.path
+    return urllib.parse.urlunsplit(parts._replace(path=path))

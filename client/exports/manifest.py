@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
 
 from octavo.client.exports.layout import control_folder, folder_of
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion, VersionConflict
 from octavo.runtime.invariant import invariant
@@ -143,7 +143,7 @@ class ManifestState:
 class Manifest:
     """Reads and extends the manifest of one topic below an export root."""
 
-    def __init__(self, tree: LocalTree, topic: str) -> None:
+    def __init__(self, tree: Tree, topic: str) -> None:
         self._tree = tree
         self._data = folder_of(topic)
         self._control = control_folder(topic)
@@ -159,7 +159,7 @@ class Manifest:
     def info(self) -> ExportInfo | None:
         """What `_export.json` says; None when the tree does not exist yet."""
         data = self._tree.read(self._info_file)
-        return None if data is None else _parse_info(data, str(self._tree.path(self._info_file)))
+        return None if data is None else _parse_info(data, self._tree.where(self._info_file))
 
     def create(self, wanted: ExportInfo) -> ExportInfo:
         """Create the tree unless it exists; raises ConfigError when it is another topic's.
@@ -167,7 +167,7 @@ class Manifest:
         A tree keeps what it was created with: one with indexes gets them from every exporter.
         """
         data = _sealed(_info_body(wanted))
-        place = self._tree.path(self._data)
+        place = self._tree.where(self._data)
         if self.info() is None:
             foreign = self._tree.names(self._data)
             if foreign and self.info() is None:
@@ -205,7 +205,7 @@ class Manifest:
             name = versions.get(version)
             if name is None:
                 raise MetadataCorrupt(
-                    f"manifest version {version} is missing in {self._tree.path(self._folder)}"
+                    f"manifest version {version} is missing in {self._tree.where(self._folder)}"
                 )
             state = state.apply(self._read_version(version)[1], version)
         self._state = state
@@ -231,7 +231,7 @@ class Manifest:
                     self._write_checkpoint(after)
                 return after
         raise VersionConflict(
-            f"lost {RACES_MAX} races for a manifest version in {self._tree.path(self._folder)}"
+            f"lost {RACES_MAX} races for a manifest version in {self._tree.where(self._folder)}"
         )
 
     def _create_version(self, version: int, change: Change) -> bool:
@@ -248,7 +248,7 @@ class Manifest:
         return self._read_version(version)[0] == token
 
     def _read_version(self, version: int) -> tuple[str, Change]:
-        name = str(self._tree.path(self._version_name(version)))
+        name = self._tree.where(self._version_name(version))
         body = _parse_object(self._tree.read(self._version_name(version)), name)
         try:
             add = tuple(_entry(item) for item in cast("list[object]", body["add"]))
@@ -265,7 +265,7 @@ class Manifest:
         checkpoints = sorted(n for n in names if n.startswith("checkpoint-"))
         if not checkpoints:
             return best
-        name = str(self._tree.path(f"{self._folder}/{checkpoints[-1]}"))
+        name = self._tree.where(f"{self._folder}/{checkpoints[-1]}")
         body = _parse_object(self._tree.read(f"{self._folder}/{checkpoints[-1]}"), name)
         try:
             version = int(cast("int", body["version"]))

@@ -17,7 +17,7 @@ from octavo.client.exports.layout import folder_of
 from octavo.client.exports.log_view import PartitionLog
 from octavo.client.exports.manifest import FileEntry, ManifestState
 from octavo.client.exports.plan import Group
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.runtime.errors import StorageFailed
 
 OnChecked = Callable[[FileEntry, StorageFailed | None], None]
@@ -25,7 +25,7 @@ OnChecked = Callable[[FileEntry, StorageFailed | None], None]
 
 
 def damaged_files(
-    tree: LocalTree, topic: str, state: ManifestState, *, deep: bool, tell: OnChecked | None = None
+    tree: Tree, topic: str, state: ManifestState, *, deep: bool, tell: OnChecked | None = None
 ) -> list[FileEntry]:
     """The files that are gone or differ from the manifest, or whose index does; blocking.
 
@@ -34,13 +34,13 @@ def damaged_files(
     found: list[FileEntry] = []
     for name in sorted(state.files):
         entry = state.files[name]
-        path = tree.path(f"{folder_of(topic)}/{entry.file}")
+        name = f"{folder_of(topic)}/{entry.file}"
         wrong: StorageFailed | None = None
         try:
             if deep:
-                check_bytes(path, entry)
+                check_bytes(tree.open(name), entry)
             else:
-                CheckedFile(path, checks_of(entry)).close()
+                CheckedFile(tree.open(name), checks_of(entry)).close()
             check_index(tree, topic, entry, deep=deep)
         except StorageFailed as error:
             wrong = error

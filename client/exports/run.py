@@ -27,10 +27,11 @@ from octavo.client.exports.manifest import (
     Manifest,
     ManifestState,
 )
+from octavo.client.exports.places import tree_at
 from octavo.client.exports.plan import Group, PartitionPlan, plan_partition
 from octavo.client.exports.repair import OnChecked, damaged_files, repair_group, sharing
 from octavo.client.exports.sweep import sweep
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import CorruptEntry, InvariantViolation, VersionConflict
 
@@ -90,7 +91,7 @@ async def export_log(
     progress: OnProgress | None = None,
     verify: bool = False,
     checked: OnChecked | None = None,
-    tree: LocalTree | None = None,
+    tree: Tree | None = None,
     index: bool = False,
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that `to` does not hold yet, and mend what is damaged.
@@ -104,7 +105,7 @@ async def export_log(
     """
     check_codec(codec, fmt)
     log = await source.describe(topic)
-    place = tree or LocalTree(to)
+    place = tree or tree_at(to)
     manifest = Manifest(place, topic)
     info = manifest.create(
         ExportInfo(
@@ -129,7 +130,7 @@ class _Run:
         self,
         source: LogSource,
         log: TopicLog,
-        tree: LocalTree,
+        tree: Tree,
         manifest: Manifest,
         info: ExportInfo,
         codec: str,
@@ -203,7 +204,7 @@ class _Run:
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,
-            root=str(self._tree.path(folder_of(self._log.topic))),
+            root=self._tree.where(folder_of(self._log.topic)),
             files=tuple(entry.file for entry in entries),
             rows=sum(entry.rows for entry in entries),
             bytes=sum(entry.bytes for entry in entries),

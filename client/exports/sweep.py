@@ -15,10 +15,10 @@ from octavo.client.exports.layout import (
     is_data_file,
 )
 from octavo.client.exports.manifest import FOLDER, Manifest
-from octavo.client.exports.tree import LocalTree
+from octavo.client.exports.tree import Tree
 
 
-def sweep(tree: LocalTree, manifest: Manifest, topic: str) -> None:
+def sweep(tree: Tree, manifest: Manifest, topic: str) -> None:
     """Delete all of it."""
     state = manifest.load()
     keep = {*state.files, *manifest.recently_removed(state)}
@@ -29,4 +29,4 @@ def sweep(tree: LocalTree, manifest: Manifest, topic: str) -> None:
         visible = set(tree.names(folder))
         old += [(folder, n) for n in tree.abandoned(folder) if n not in visible]
     for folder, name in old:
-        tree.discard(tree.path(f"{folder}/{name}"))
+        tree.remove(f"{folder}/{name}")

@@ -1,8 +1,11 @@
-"""Durable file operations below an export root (spec/spark.md §5).
+"""Durable file operations below an export root (spec/spark.md §5, ADR 69).
 
-Every name that readers may trust appears by one atomic step: `rename` for data files, whose names
-are derived from their bytes, and `link` for manifest versions, which exactly one writer may
-create. Names starting with a dot are never read by anybody. The single system calls are methods
+`Tree` is what exporters and readers need of the place where an export lies; `LocalTree` a folder,
+`octavo.client.exports.object_tree` an object store. Everything blocks.
+
+In a folder every name that readers may trust appears by one atomic step: `rename` for data files,
+whose names are derived from their bytes, and `link` for manifest versions, which exactly one writer
+may create. Names starting with a dot are never read by anybody. The single system calls are methods
 of their own, so that tests can stop the machine before each of them.
 """
 
@@ -11,12 +14,89 @@ from __future__ import annotations
 import os
 import pathlib
 import time
+from typing import Protocol
 
+from octavo.client.exports.checked_file import BlockSource, LocalFile
 from octavo.runtime.entropy import Entropy, SystemEntropy
 
 TEMPORARY_PREFIX = ".tmp-"
 ABANDONED_AFTER_S = 4 * 3600.0
 """Temporary and unreferenced files older than this belong to nobody any more (grace time, §3)."""
+
+
+class Tree(Protocol):
+    """A place for exported files. Names are relative to its root, with slashes.
+
+    Raises StorageUnavailable where the place cannot be asked, StorageFailed and OSError for what it
+    refuses: unknown is never "absent".
+    """
+
+    def token(self) -> str:
+        """A value no other writer has (M-3)."""
+        ...
+
+    def where(self, name: str = "") -> str:
+        """The path or URI of a file or folder, for people."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names in a folder, without hidden ones; empty when there is no such folder."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """A whole small file, None when absent."""
+        ...
+
+    def open(self, name: str) -> BlockSource:
+        """A file to read in pieces; raises StorageFailed when it is gone."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Make sure that files can be created in a folder; no error when it exists."""
+        ...
+
+    def create_exclusive(self, name: str, data: bytes) -> bool:
+        """Create `name` with `data`, durable on return; False when the name exists already.
+
+        Exactly one of any number of writers is told True.
+        """
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write `data` under `name` atomically and durably, whether or not it existed."""
+        ...
+
+    def temporary(self, folder: str) -> pathlib.Path:
+        """An unused path on this machine at which a file of `folder` may be written."""
+        ...
+
+    def sync(self, path: pathlib.Path) -> None:
+        """Make the bytes of a finished temporary file durable, as far as that place needs it."""
+        ...
+
+    def publish(self, temporary: pathlib.Path, name: str) -> None:
+        """Make a finished temporary file durable under its final name, whole or not at all.
+
+        An existing file of this name is replaced: names are derived from content, so it is the same
+        file, and its age starts anew for `abandoned()`.
+        """
+        ...
+
+    def discard(self, path: pathlib.Path) -> None:
+        """Remove a temporary file, if it is there."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the tree, if it is there."""
+        ...
+
+    def is_old(self, name: str, now_s: float | None = None) -> bool:
+        """Whether a file was written longer ago than the grace time (or is gone)."""
+        ...
+
+    def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
+        """Names of files in `folder`, hidden ones too, that are older than the grace time."""
+        ...
 
 
 class LocalTree:
@@ -33,6 +113,18 @@ class LocalTree:
     def path(self, name: str) -> pathlib.Path:
         """The path of a file of this tree."""
         return self.root / name
+
+    def where(self, name: str = "") -> str:
+        """The path of a file or folder."""
+        return str(self.root / name)
+
+    def open(self, name: str) -> LocalFile:
+        """A file to read in pieces; raises StorageFailed when it is gone."""
+        return LocalFile(self.root / name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the tree, if it is there."""
+        self._unlink(self.root / name)
 
     def names(self, folder: str) -> list[str]:
         """Sorted names in a folder, without hidden ones; empty when there is no such folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def export(
     topic: Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=topic_names)],
-    to: Annotated[pathlib.Path, typer.Option("--to", help="Folder to write to.")],
+    to: Annotated[str, typer.Option("--to", help="Folder or s3:// URI to write to.")],
     codec: Annotated[str, typer.Option(help="zstd, lz4 or none.")] = "zstd",
     form: Annotated[str, typer.Option("--format", help="arrow or parquet.")] = "arrow",
     roll: Annotated[
