@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.messaging import AsyncClient
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.client.segments.reader import DescribedLedgers
+from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import InconsistentTopicId, UnknownTopic
 from octavo.spark.ledger_reading import CLIENT_NAME, LedgerBatches
 from octavo.spark.options import ReadOptions
+from octavo.spark.tiered_batches import tiered_batches
 
 CONNECT_TIMEOUT_S = 10.0
 """A query on an unreachable cluster fails after this, naming every address tried."""
@@ -31,12 +33,26 @@ class ClusterLog(LedgerBatches):
     def __init__(self, admin: AsyncAdmin) -> None:
         super().__init__(DescribedLedgers({}, CLIENT_NAME))
         self._admin = admin
+        self._log: TopicLog | None = None
 
     async def describe(self, topic: str) -> TopicLog:
         """See `LogSource.describe`."""
         found = await describe(self._admin, topic)
         self.ledgers.learn(found.addresses)
+        self._log = found
         return found
+
+    async def batches(
+        self, segment: Segment, start_offset: int, visible_end: int
+    ) -> AsyncGenerator[StoredBatch, None]:
+        """See `BatchSource.batches`; of what is on no bookie from the files of the tier."""
+        if segment.in_ledger or self._log is None:
+            found = super().batches(segment, start_offset, visible_end)
+        else:
+            found = tiered_batches(self._log, segment, start_offset)
+        async with aclosing(found):
+            async for stored in found:
+                yield stored
 
 
 async def describe(admin: AsyncAdmin, topic: str) -> TopicLog:
@@ -60,6 +76,7 @@ async def describe(admin: AsyncAdmin, topic: str) -> TopicLog:
         topic_id=found.topic_id,
         partitions={log.partition: partition_log(log) for log in logs},
         addresses={b.bookie_id: b.wire_address for log in logs for b in log.bookies},
+        tier_tree=max((log.tier_tree for log in logs), default=""),
     )
 
 

@@ -18,7 +18,7 @@ from octavo.client.exports.log_view import PartitionLog
 from octavo.client.exports.manifest import FileEntry, ManifestState
 from octavo.proto.edges import EARLIEST, LATEST
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import ConfigError, InconsistentTopicId, OffsetOutOfRange
+from octavo.runtime.errors import ConfigError, InconsistentTopicId, OffsetOutOfRange, StorageFailed
 from octavo.spark.options import Bound, ReadOptions
 
 
@@ -111,10 +111,17 @@ def view_of(
     log: PartitionLog | None = None,
     addresses: Mapping[str, str] | None = None,
     topic_id: str = "",
+    tier_root: str = "",
+    tiered: ManifestState | None = None,
 ) -> PartitionView:
-    """Put files and segments of one partition side by side, each offset once."""
+    """Put files and segments of one partition side by side, each offset once.
+
+    Args:
+        tiered: files below `tier_root` that hold the segments that are on no bookie any more.
+    """
     files = exported.of_partition(partition) if exported is not None else []
     pieces: list[Split] = [_file_split(topic, entry, root) for entry in files]
+    in_files: list[tuple[int, int, bool]] = []
     hole: tuple[int, int] | None = None
     earliest = [entry.first for entry in files[:1]]
     latest = [entry.last + 1 for entry in files[-1:]]
@@ -122,9 +129,14 @@ def view_of(
         covered = (files[0].first, files[-1].last + 1) if files else (0, 0)
         for segment in log.segments:
             for first, end in _outside(segment, covered, log):
-                pieces.append(
-                    LedgerSplit(topic, partition, segment, first, end, dict(addresses or {}))
-                )
+                if segment.in_ledger:
+                    pieces.append(
+                        LedgerSplit(topic, partition, segment, first, end, dict(addresses or {}))
+                    )
+                else:
+                    in_files.append((first, end, segment.compacted))
+        entries = tiered.of_partition(partition) if tiered is not None else []
+        pieces += _tiered_splits(topic, entries, tier_root, in_files)
         if files and log.log_start > covered[1]:
             hole = (covered[1], log.log_start)
         earliest.append(log.log_start)
@@ -132,6 +144,35 @@ def view_of(
     pieces.sort(key=lambda piece: piece.first)
     low, high = min(earliest, default=0), max(latest, default=0)
     return PartitionView(topic, partition, low, high, tuple(pieces), hole, topic_id)
+
+
+def _tiered_splits(
+    topic: str, entries: Sequence[FileEntry], root: str, parts: Sequence[tuple[int, int, bool]]
+) -> Iterable[Split]:
+    """The parts of files that hold these [first, end) in order; neighbours are read at once.
+
+    The third value says whether offsets may be missing inside. Raises StorageFailed when files do
+    not hold an offset that must be there.
+    """
+    joined: list[tuple[int, int, bool]] = []
+    for first, end, has_gaps in parts:
+        if joined and joined[-1][1] == first:
+            before = joined.pop()
+            first, has_gaps = before[0], has_gaps or before[2]
+        joined.append((first, end, has_gaps))
+    for first, end, has_gaps in joined:
+        at = first
+        for entry in entries:
+            low, high = max(entry.first, first), min(entry.last + 1, end)
+            if low < high:
+                if low == at or has_gaps:
+                    at = high
+                yield narrow(_file_split(topic, entry, root), low, high)
+        if at < end and not has_gaps:
+            raise StorageFailed(
+                f"no exported file below {root} holds offset {at} of topic {topic!r}",
+                hint="its tree lost files: put them back, or read around them",
+            )
 
 
 def _file_split(topic: str, entry: FileEntry, root: str) -> FileSplit:

@@ -43,6 +43,7 @@ from octavo.spark.plan import (
     plan,
     view_of,
 )
+from octavo.spark.tiered import tier_state
 
 NARROW_ROWS = 65_536
 """Of a record batch whose columns are made of numbers that are known before."""
@@ -86,6 +87,7 @@ def views(
         if log is not None:
             partitions |= set(log.partitions)
         topic_id = log.topic_id if log is not None else tree.info.topic_id if tree else ""
+        tiered = tier_state(log) if log is not None else None
         for partition in assigned(options, topic, partitions):
             found.append(
                 view_of(
@@ -96,6 +98,8 @@ def views(
                     log=log.partitions.get(partition) if log is not None else None,
                     addresses=log.addresses if log is not None else None,
                     topic_id=topic_id,
+                    tier_root=log.tier_tree if log is not None else "",
+                    tiered=tiered,
                 )
             )
     return found

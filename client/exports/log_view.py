@@ -34,6 +34,8 @@ class TopicLog:
     partitions: Mapping[int, PartitionLog]
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
     """bookie id -> address of the framed protocol."""
+    tier_tree: str = ""
+    """Root of the exported tree that holds what is on no bookie any more (F088); empty: none."""
 
 
 class BatchSource(Protocol):

@@ -276,6 +276,7 @@ class AsyncAdmin(AsyncSinkAdmin):
             segments=tuple(map(from_info, reply.segments)),
             bookies=tuple(bookie_of(bookie) for bookie in reply.bookies),
             topic_id=reply.topic_id.hex(),
+            tier_tree=reply.tier_tree,
         )
 
     async def roll(self, topic: str, partition: int, *, timeout: float = DEFAULT_TIMEOUT_S) -> int:

@@ -202,6 +202,8 @@ class LogDescription:
     bookies: tuple[BookieDescription, ...]
     topic_id: str = ""
     """Which topic it is that has the name."""
+    tier_tree: str = ""
+    """Root of the exported tree with the segments that are not `in_ledger`; empty: none is."""
 
 
 _Census = Literal[
