@@ -61,6 +61,13 @@ class Segment:
         """CLOSED or OPEN, as it is written on the wire and for people."""
         return "OPEN" if self.end_offset is None else "CLOSED"
 
+    @property
+    def shown_state(self) -> str:
+        """As `state`; of a closed one that files hold COPIED, and TIERED without its ledger."""
+        if self.object_version is None:
+            return self.state
+        return "COPIED" if self.in_ledger else "TIERED"
+
     def end_below(self, high_watermark: int) -> int:
         """Exclusive end of what it holds for a reader who may read up to `high_watermark`."""
         return high_watermark if self.end_offset is None else min(self.end_offset, high_watermark)

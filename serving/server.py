@@ -111,8 +111,7 @@ class BrokerServer:
         self.config = config
         self.address, self._port = "", 0
         store = self._store = MeasuredStore(store, clock)
-        self._clock = clock
-        self._entropy = entropy
+        self._clock, self._entropy = clock, entropy
         self._paths = Paths(root_of(config.metadata_url))
         self._ledger_counters = LedgerCounters()
         self._storage: Storage = storage or self._ledger_storage()
@@ -226,6 +225,7 @@ class BrokerServer:
             streams=self._streams,
             tail_cache=self._tail_cache,
             group_lag=self._group_lag,
+            tiering=self._rewriting.tiering,
             bookies=self._storage.bookies,
             bundles=lambda: 0 if self._ownership is None else len(self._ownership.held),
             port=lambda: self._port,

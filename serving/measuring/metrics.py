@@ -12,6 +12,7 @@ from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.measured import MeasuredStore
 from octavo.metadata.store import SessionState
 from octavo.metrics import catalogue as m
+from octavo.metrics import of_tiering as t
 from octavo.metrics.page import MetricsPage
 from octavo.metrics.readings import Readings
 from octavo.runtime.clock import Clock
@@ -28,6 +29,7 @@ from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.retention import UNLIMITED
 from octavo.serving.services.streams import StreamService
+from octavo.serving.tiering.rounds import TierRounds
 
 PARTITIONS_IN_A_TURN = 200
 """Partitions that one look goes through between two turns of the event loop."""
@@ -46,6 +48,7 @@ class BrokerParts:
     streams: StreamService
     tail_cache: TailCache
     group_lag: GroupLagRounds
+    tiering: TierRounds
     bookies: Callable[[], list[BookieRegistration]]
     bundles: Callable[[], int]
     """How many are held."""
@@ -67,6 +70,7 @@ class BrokerMetrics:
             self._series_of_partitions,
             self._groups,
             self._storage,
+            self._tier,
             self._metadata,
             self._connections,
         )
@@ -154,6 +158,19 @@ class BrokerMetrics:
         states = [bookie.state for bookie in self._parts.bookies()]
         for state in ("rw", "ro"):
             readings.add(m.BOOKIES, states.count(state), state)
+
+    async def _tier(self, readings: Readings) -> None:
+        rounds, reads = self._parts.tiering, self._parts.tiering.reads
+        found = rounds.sizes()
+        readings.add(t.LOCAL_BYTES, found.local_bytes)
+        readings.add(t.TIERED_BYTES, found.tiered_bytes)
+        readings.add(t.WAITING_BYTES, found.waiting_bytes)
+        readings.add(t.COPIED_BYTES, rounds.copied_bytes)
+        readings.add(t.FREED_LEDGERS, rounds.freed_ledgers)
+        readings.add(t.REMOVED_FILES, rounds.removed_files)
+        readings.add(t.FAILURES, rounds.failures)
+        readings.add(t.READ_BYTES, reads.read_bytes)
+        readings.add(t.READ_FAILURES, reads.failures)
 
     async def _metadata(self, readings: Readings) -> None:
         store = self._parts.store

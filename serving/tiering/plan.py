@@ -25,8 +25,6 @@ class TieredSizes(NamedTuple):
     """In files, as they were in ledgers."""
     waiting_bytes: int = 0
     """Closed and not in files yet."""
-    waiting_since_ms: int | None = None
-    """When the oldest of that was appended last; None: nothing waits, or it is not known."""
 
 
 def to_copy(state: PartitionState) -> tuple[Segment, ...]:
@@ -84,10 +82,8 @@ def sizes(segments: Sequence[Segment], log_start: int) -> TieredSizes:
     waiting = [
         one for one in closed if one.object_version is None and (one.end_offset or 0) > log_start
     ]
-    times = [one.last_append_ms for one in waiting if one.last_append_ms is not None]
     return TieredSizes(
         sum(one.size_bytes for one in closed if one.in_ledger),
         sum(one.size_bytes for one in closed if one.object_version is not None),
         sum(one.size_bytes for one in waiting),
-        min(times, default=None),
     )

@@ -67,7 +67,8 @@ class TierRounds:
     ) -> None:
         self._shells = shells
         self._backend = backend
-        self._reads = reads
+        self.reads = reads
+        """Of what was copied."""
         self._config = config
         self._clock = clock
         self._entropy = entropy
@@ -102,17 +103,15 @@ class TierRounds:
                 _log.warning("partition-not-tiered", partition=str(shell.name), cause=error.cause)
         names = {shell.name for shell in shells}
         self._cleared = {one: at for one, at in self._cleared.items() if one in names}
-        await self._reads.close_idle(self._clock.monotonic(), IDLE_FILE_S)
+        await self.reads.close_idle(self._clock.monotonic(), IDLE_FILE_S)
 
     def sizes(self) -> TieredSizes:
         """Of all partitions with tiering that are served here."""
         found = [one for shell in self._shells() if (one := sizes_of(shell)) is not None]
-        since = [one.waiting_since_ms for one in found if one.waiting_since_ms is not None]
         return TieredSizes(
             sum(one.local_bytes for one in found),
             sum(one.tiered_bytes for one in found),
             sum(one.waiting_bytes for one in found),
-            min(since, default=None),
         )
 
     async def look_at(self, shell: PartitionShell) -> None:
@@ -125,7 +124,7 @@ class TierRounds:
         has_files = any(one.object_version is not None for one in state.segments)
         if not (shell.settings.is_tiered or has_files or _has_removable(state)):
             return
-        tree = (await self._reads.files()).tree(shell.name)
+        tree = (await self.reads.files()).tree(shell.name)
         try:
             if shell.settings.is_tiered:
                 await self._copy(shell, tree)
@@ -241,7 +240,7 @@ class TierRounds:
         try:
             if is_tiered and not await asyncio.to_thread(os.path.isdir, root):
                 raise StorageFailed(f"tier_root {root} is not there")
-            files = await self._reads.files()
+            files = await self.reads.files()
             tree = files.tree(PartitionName(topic.name, topic.topic_id, 0))
             await asyncio.to_thread(tree.delete)
         except OctavoError as error:

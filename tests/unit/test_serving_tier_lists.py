@@ -266,8 +266,8 @@ def test_a_partition_nobody_serves_is_opened_for_what_is_due() -> None:
 
 def test_sizes_say_where_the_bytes_are_and_what_waits() -> None:
     state = free(copied(listed(4), {LedgerId(1), LedgerId(2)}, 1), 1)
-    assert sizes(state.segments, 0) == TieredSizes(300, 200, 200, 2_500)
-    assert sizes(state.segments, 40) == TieredSizes(300, 200, 0, None)
+    assert sizes(state.segments, 0) == TieredSizes(300, 200, 200)
+    assert sizes(state.segments, 40) == TieredSizes(300, 200, 0)
 
 
 def test_a_log_with_files_is_not_cleaned() -> None:

@@ -47,7 +47,8 @@ def list_ledgers(
     """List the ledgers of topics in the order of their offsets.
 
     The owner of each partition is asked in turn, and each answer printed as it comes: --timeout is
-    for one of them. An open ledger ends where its partition does now. `octavo ledger show` tells
+    for one of them. An open ledger ends where its partition does now. COPIED are those that files
+    of the topic's tier hold as well, TIERED those that only files hold. `octavo ledger show` tells
     more of one.
     """
     stream = RowStream(output, _WIDTHS, title="ledgers")
@@ -71,7 +72,7 @@ def _rows(client: Client, topic: TopicDescription, timeout_s: float) -> Iterator
                 "ledger": segment.ledger_id,
                 "topic": topic.name,
                 "partition": partition.partition,
-                "state": segment.state,
+                "state": segment.shown_state,
                 "start": segment.base_offset,
                 "end": segment.end_below(log.high_watermark),
                 "bytes": segment.size_bytes,

@@ -1,8 +1,8 @@
 """Every metric that a server shows: name, kind, labels, meaning (interface §4.1, F171).
 
 The pages, `docs/reference/metrics.md`, dashboards, alert rules and tests take names from here and
-nowhere else; those of groups stand in `of_groups`. Loads nothing but the standard library, so that
-any program may look a name up.
+nowhere else; those of groups and of tiering stand in modules of their own. Loads nothing but the
+standard library, so that any program may look a name up.
 
 Labels never hold a principal, a key or an address, and each has a bounded number of values; series
 of partitions and groups are bounded by settings of the broker.
@@ -10,7 +10,7 @@ of partitions and groups are bounded by settings of the broker.
 
 from __future__ import annotations
 
-from octavo.metrics import of_groups
+from octavo.metrics import of_groups, of_tiering
 from octavo.metrics.metric import BOOKIE, BOTH, BROKER, Kind, Metric, Server
 from octavo.runtime.histogram import (
     GROUP_RECORDS,
@@ -450,8 +450,9 @@ PROCESS: tuple[Metric, ...] = (
 OURS: tuple[Metric, ...] = (
     *(one for one in globals().values() if isinstance(one, Metric)),
     *of_groups.ALL,
+    *of_tiering.ALL,
 )
-"""All but those of the library, in the order of this file; then those of groups."""
+"""All but those of the library, in the order of this file; then those of groups and tiering."""
 ALL: tuple[Metric, ...] = (*OURS, *PROCESS)
 
 
