@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -41,10 +43,11 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
 def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     """Until there is nothing left, or with --follow until Ctrl-C."""
     query = start(spark, arguments)
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()  # the next run goes on where this one was
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    while not query.awaitTermination(1):
+        if interrupted.is_set():
+            query.stop()  # the next run goes on where this one was
     taken = sum(batch.numInputRows for batch in query.recentProgress)
     print(f"history: took {taken} clicks into {arguments.table}")
 

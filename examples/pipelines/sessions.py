@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -64,10 +66,11 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
         except TopicAlreadyExists:
             pass
         query = start(spark, arguments)
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()  # the next run goes on where this one was
+        interrupted = threading.Event()
+        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+        while not query.awaitTermination(1):
+            if interrupted.is_set():
+                query.stop()  # the next run goes on where this one was
         taken = sum(batch.numInputRows for batch in query.recentProgress)
         there = sum(end or 0 for end in client.admin.list_offsets(arguments.target).values())
         print(f"sessions: took {taken} clicks; {arguments.target} holds {there}")

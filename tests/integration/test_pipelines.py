@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -54,9 +55,11 @@ class Pipelines:
 @pytest.fixture(scope="module")
 def pipelines(spark: SparkSession, shared_cluster: LocalCluster) -> Iterator[Pipelines]:
     """On sample data: two visits."""
+    handler = signal.getsignal(signal.SIGINT)  # the programs set one of their own
     with Client(shared_cluster.bootstrap_servers) as client:
         sample_data.main(["--bootstrap", shared_cluster.bootstrap_servers, "--visits", f"{VISITS}"])
         yield Pipelines(spark, client, shared_cluster.bootstrap_servers)
+    signal.signal(signal.SIGINT, handler)
 
 
 def test_clicks_without_repeats_then_sessions_and_views(
