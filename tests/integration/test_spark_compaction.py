@@ -64,12 +64,12 @@ def test_a_key_that_moved_between_partitions(lake: Lake) -> None:
     assert places(compact(lake.load(), across_partitions=True)) == want
 
 
-def test_groups_are_cut_before_the_shuffle(lake: Lake) -> None:
+def test_groups_are_cut_before_the_shuffle(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """Spark's WindowGroupLimit: of each key one row of a task goes on."""
     for across in (False, True):
-        plan = compact(lake.load(), across_partitions=across)._jdf.queryExecution().toString()
-        physical = plan.partition("== Physical Plan ==")[2]
-        assert "WindowGroupLimit" in physical.partition("Exchange")[2], plan
+        compact(lake.load(), across_partitions=across).explain()
+        plan = capsys.readouterr().out
+        assert "WindowGroupLimit" in plan.partition("Exchange")[2], plan
 
 
 def test_what_compact_needs(lake: Lake) -> None:
