@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -176,7 +176,7 @@ class TierFiles:
         raise AssertionError("unreachable")
 
     @contextmanager
-    def _opened(self, tree: TopicTree, entry: FileEntry) -> Iterator[ColdFile]:
+    def _opened(self, tree: TopicTree, entry: FileEntry) -> Generator[ColdFile]:
         key = (tree.root, entry.file)
         with self._lock:
             one = self._open.get(key)

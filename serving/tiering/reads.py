@@ -18,6 +18,7 @@ from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.tasks import TaskOwner
+from octavo.runtime.workers import WorkerPool
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cold import ColdRead
 from octavo.serving.config import BrokerConfig
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLACES_MAX = 10_000
 """Offsets of which is known in which piece they begin."""
+THREADS = 4
+"""Reads of files at a time."""
+WAITING_MAX = 64
+"""Reads that wait for a thread; beyond it callers wait before they count as such."""
 _Key = tuple[int, int]
 """Ledger and offset."""
 
@@ -50,6 +55,8 @@ class TierReads:
         self._files: TierFiles | None = None
         self._budget = ByteBudget(config.cold_read_budget_bytes)
         self._tasks = TaskOwner("tier-reads")
+        self._threads = WorkerPool("tier-read", THREADS, WAITING_MAX)
+        """Of its own: a file system that hangs holds nobody else's threads."""
         self._loading: dict[_Key, asyncio.Task[_Piece | OctavoError]] = {}
         self._pieces: OrderedDict[_Key, _Piece] = OrderedDict()
         self._used_bytes = 0
@@ -79,6 +86,7 @@ class TierReads:
     async def close(self) -> None:
         """End what is being read, and close all files."""
         await self._tasks.close()
+        await self._threads.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
 
@@ -139,7 +147,7 @@ class TierReads:
         """The header of the batch with `offset`, or of the next one; None: the segment has none
         behind it. Raises ReadUnknown."""
         files = await self.files()
-        return await self._counted(asyncio.to_thread(files.header, name, segment, offset))
+        return await self._counted(self._threads.run(files.header, name, segment, offset))
 
     async def batches_for_time(
         self, name: PartitionName, segment: Segment, timestamp_ms: int, first: int
@@ -149,7 +157,7 @@ class TierReads:
         files = await self.files()
         first = max(first, segment.base_offset)
         at = await self._counted(
-            asyncio.to_thread(files.offset_for_time, name, segment, timestamp_ms, first)
+            self._threads.run(files.offset_for_time, name, segment, timestamp_ms, first)
         )
         if at is not None:
             async for found in self.batches_from(name, segment, at):
@@ -221,7 +229,7 @@ class TierReads:
         key = (segment.ledger_id, offset)
         try:
             files = await self.files()
-            found = await asyncio.to_thread(files.batches, name, segment, offset, self._piece_bytes)
+            found = await self._threads.run(files.batches, name, segment, offset, self._piece_bytes)
             batches = [(decode_header(one.batch), one.batch) for one in found]
         except OctavoError as error:
             self.failures += 1

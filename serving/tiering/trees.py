@@ -13,7 +13,7 @@ import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from octavo.client.exports.arrow_files import check_bytes
@@ -150,7 +150,7 @@ def check_whole(segment: Segment, offset: int, files: Sequence[FileEntry]) -> No
 
 
 @contextmanager
-def typed(root: str) -> Iterator[None]:
+def typed(root: str) -> Generator[None]:
     """Errors of the file system below `root` are StorageFailed."""
     try:
         yield
