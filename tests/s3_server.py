@@ -39,9 +39,14 @@ class OddBuckets:
         with self._lock:
             if bucket == "lossy" and path.endswith("1.json") and path not in self._lost:
                 self._lost.add(path)
-                list(self._app(environ, lambda *_: lambda _: None))
+                list(self._app(environ, _untold))
                 return _refuse(start, "503 Slow Down", "SlowDown")
             return list(self._app(environ, start))
+
+
+def _untold(*_: object) -> Callable[[bytes], None]:
+    """A `start_response` that nobody hears."""
+    return lambda _: None
 
 
 def _refuse(start: Start, status: str, code: str) -> Iterable[bytes]:

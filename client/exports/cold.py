@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import BinaryIO, Self, cast
@@ -182,14 +182,14 @@ class ColdFile:
         return pa.ipc.open_file(source, options=options).get_batch
 
     @contextmanager
-    def _open(self) -> Iterator[None]:
+    def _open(self) -> Generator[None]:
         if self._file.closed:
             raise IllegalStateError(f"exported file {self.entry.file} was closed by this program")
         with self._typed():
             yield
 
     @contextmanager
-    def _typed(self) -> Iterator[None]:
+    def _typed(self) -> Generator[None]:
         try:
             yield
         except StorageFailed:

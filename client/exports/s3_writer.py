@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pathlib
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING
@@ -22,6 +22,7 @@ from octavo.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
 
 CONFLICTS_MAX = 10
 """Answers "somebody else is writing it just now" before the outcome counts as unknown."""
@@ -108,7 +109,7 @@ class S3Writer:
                         IfNoneMatch="*",
                     )
             except ClientError as error:
-                status = _status(error.response)
+                status = _status(error)
                 if status == _EXISTS:
                     return False
                 if status in _NOT_KNOWN:
@@ -134,13 +135,13 @@ class S3Writer:
         )
 
     @contextmanager
-    def _typed(self, name: str, expected: tuple[int, ...] = ()) -> Iterator[None]:
+    def _typed(self, name: str, expected: tuple[int, ...] = ()) -> Generator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             yield
         except ClientError as error:
-            if _status(error.response) in expected:
+            if _status(error) in expected:
                 raise
             raise away(self._place(name), f"{error}") from error
         except BotoCoreError as error:
@@ -176,9 +177,6 @@ def _client_of(endpoint: str | None, region: str | None) -> BaseClient:
     )
 
 
-def _status(response: object) -> int | None:
-    """The HTTP status of botocore's parsed answer."""
-    if not isinstance(response, dict):
-        return None
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else None
+def _status(error: ClientError) -> int | None:
+    """The HTTP status that the store answered with."""
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -7,7 +7,7 @@ knows what that means; everything else is unknown, never "absent".
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from octavo.runtime.errors import ConfigError, StorageFull, StorageUnavailable
@@ -17,7 +17,7 @@ _NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket")
 
 
 @contextmanager
-def typed(place: str) -> Iterator[None]:
+def typed(place: str) -> Generator[None]:
     """Turn errors of a store into ours, naming the place."""
     try:
         yield

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from pyarrow import fs
@@ -109,8 +110,7 @@ def test_one_of_many_creates_a_file(tree: Tree) -> None:
     with ThreadPoolExecutor(4) as threads:
         for n in range(3):
             name = f"c/_manifest/{n}.json"
-            won = threads.map(lambda i: tree.create_exclusive(name, b"%d" % i), range(4))  # noqa: B023
-            told = list(won)
+            told = list(threads.map(partial(tree.create_exclusive, name), [b"0", b"1", b"2", b"3"]))
             assert told.count(True) == 1
             assert tree.read(name) == b"%d" % told.index(True)
     assert tree.names("c/_manifest") == ["0.json", "1.json", "2.json"]

@@ -226,7 +226,11 @@ async def test_threads_may_share_a_file(tmp_path: pathlib.Path) -> None:
     await exported(tmp_path, topic)
     with opened(tmp_path) as cold, ThreadPoolExecutor(4) as threads:
         asked = [100 * (n * 7 % 20) for n in range(80)]
-        found = threads.map(lambda start: offsets(cold.batches(start, 1)), asked)
+
+        def read(start: int) -> list[int]:
+            return offsets(cold.batches(start, 1))
+
+        found = threads.map(read, asked)
         assert list(found) == [list(range(start, start + 100)) for start in asked]
         cold.close()
         with pytest.raises(IllegalStateError):
