@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
+from octavo.client.exports.log_view import FollowSource, PartitionLog, TopicLog
 from octavo.client.messaging import AsyncClient
 from octavo.client.messaging.api.admin import AsyncAdmin
 from octavo.client.messaging.api.descriptions import LogDescription
@@ -28,7 +28,7 @@ DESCRIBE_PARALLEL = 16
 
 
 class ClusterLog(LedgerBatches):
-    """`LogSource` over a connected client."""
+    """`FollowSource` over a connected client."""
 
     def __init__(self, admin: AsyncAdmin) -> None:
         super().__init__(DescribedLedgers({}, CLIENT_NAME))
@@ -53,6 +53,14 @@ class ClusterLog(LedgerBatches):
         async with aclosing(found):
             async for stored in found:
                 yield stored
+
+    async def roll(self, topic: str, partition: int) -> None:
+        """See `FollowSource.roll`."""
+        await self._admin.roll(topic, partition)
+
+    async def topics(self) -> list[str]:
+        """See `FollowSource.topics`."""
+        return [one.name for one in await self._admin.list_topics()]
 
 
 async def describe(admin: AsyncAdmin, topic: str) -> TopicLog:
@@ -89,7 +97,7 @@ def partition_log(log: LogDescription) -> PartitionLog:
 
 
 @asynccontextmanager
-async def cluster_log(bootstrap: str) -> AsyncGenerator[LogSource, None]:
+async def cluster_log(bootstrap: str) -> AsyncGenerator[FollowSource, None]:
     """A cluster as the exporter sees it; raises BrokerUnavailable when nobody answers."""
     async with AsyncClient(bootstrap) as client:
         await client.connect(timeout=CONNECT_TIMEOUT_S)

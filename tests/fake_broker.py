@@ -410,8 +410,7 @@ class FakeBroker(FakeQuotas, FakeSinks, BrokerServicer):
         if found is not None and found.token == request.creation_token != b"":
             return pb.CreateTopicReply(topic=self._topic_info(found))
         if found is not None:
-            error = TopicAlreadyExists(f"topic {request.name!r} exists")
-            return pb.CreateTopicReply(error=to_wire(error))
+            return pb.CreateTopicReply(error=to_wire(TopicAlreadyExists(f"{request.name} exists")))
         topic = self.cluster.create(request.name, request.partitions, **dict(request.config))
         topic.token = request.creation_token
         return pb.CreateTopicReply(topic=self._topic_info(topic))
@@ -460,6 +459,7 @@ class FakeBroker(FakeQuotas, FakeSinks, BrokerServicer):
             segments=[segment],
             bookies=[pb.BookieInfo(bookie_id="bookie-1", state="rw")],
             owner_epoch=model.epoch,
+            topic_id=self._topic_info(self.cluster.topics[request.topic]).topic_id,
         )
 
     async def Roll(self, request, context):  # type: ignore[no-untyped-def]

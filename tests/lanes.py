@@ -33,6 +33,7 @@ LANES = (
         (name, rf"/test_{name}\.py")
         for name in (
             "cli_completion",
+            "cli_export",
             "cli_screens",
             "cli_streams",
             "interpreter_flags",

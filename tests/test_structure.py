@@ -44,7 +44,6 @@ MANY_POSITIONAL = {
     "client/messaging/reading/offsets.py:_round",
     "client/messaging/records.py:make_records",
     "metadata/embedded_proof.py:node_crc",
-    "client/exports/run.py:__init__",
     "client/exports/layout.py:data_file",
     "src/octavo/supervisor/layout.py:_child",
 }

@@ -218,6 +218,15 @@ class LedgerExporter:
             ):
                 self._end_file()
 
+    def add_rows(self, rows: pa.RecordBatch, schema_id: int) -> None:
+        """Append rows of an exported file, all its columns; their offsets ascend."""
+        if schema_id != self._schema_id:
+            self._end_file()
+            self._schema_id = schema_id
+        self._next_offset = int_at(rows.column("offset"), -1) + 1
+        for full in self._rebatcher.add(rows):
+            self._write(full)
+
     def finish(self) -> list[FileEntry]:
         """End the last file; returns every file in offset order."""
         self._end_file()

@@ -65,3 +65,15 @@ class LogSource(BatchSource, Protocol):
     async def describe(self, topic: str) -> TopicLog:
         """The topic's segments now; raises UnknownTopic."""
         ...
+
+
+class FollowSource(LogSource, Protocol):
+    """A cluster as an exporter sees it that follows topics."""
+
+    async def roll(self, topic: str, partition: int) -> None:
+        """Have the open segment closed, if it holds batches."""
+        ...
+
+    async def topics(self) -> list[str]:
+        """The names of all topics now."""
+        ...

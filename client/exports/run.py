@@ -1,10 +1,12 @@
-"""One export run over closed ledgers, from any source of batches (spec/spark.md §5, P13).
+"""Export runs over closed ledgers, from any source of batches (spec/spark.md §5, P13).
 
 A run describes the topic, compares it with the manifest, and copies what is missing: per
 partition in offset order, partitions in parallel. Each group of ledgers is written, verified and
 renamed before one manifest version names its files. Stopping anywhere loses at most the work on
 unfinished groups; a run with nothing new changes nothing. Files that are gone or damaged are
-written again from their ledgers first (`octavo.client.exports.repair`).
+written again from their ledgers first (`octavo.client.exports.repair`); small ones are joined
+last (`octavo.client.exports.joining`). A table on top is told of each version
+(`octavo.client.exports.delta_table`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from octavo.client.exports.arrow_files import LedgerExporter, check_codec
 from octavo.client.exports.columns import EXPORTED, arrow_schema
+from octavo.client.exports.delta_table import DeltaLog, check_table, has_table
+from octavo.client.exports.joining import Join, join_files, next_join
 from octavo.client.exports.layout import folder_of
 from octavo.client.exports.log_view import LogSource, PartitionLog, TopicLog
 from octavo.client.exports.manifest import (
@@ -30,8 +33,15 @@ from octavo.client.exports.manifest import (
 from octavo.client.exports.places import tree_at
 from octavo.client.exports.plan import Group, PartitionPlan, plan_partition
 from octavo.client.exports.repair import OnChecked, damaged_files, repair_group, sharing
+from octavo.client.exports.reports import (
+    ExportProgress,
+    ExportReport,
+    JoinProgress,
+    OnProgress,
+    RunOptions,
+)
 from octavo.client.exports.sweep import sweep
-from octavo.client.exports.tree import Tree
+from octavo.client.exports.tree import LocalTree, Tree
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import CorruptEntry, InvariantViolation, VersionConflict
 
@@ -44,43 +54,6 @@ REPLANS_MAX = 100
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ExportProgress:
-    """Told after every published group of ledgers."""
-
-    partition: int
-    ledgers: tuple[int, ...]
-    rows: int
-    bytes: int
-    groups_done: int
-    groups_total: int
-
-
-OnProgress = Callable[[ExportProgress], None]
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """What one run did."""
-
-    topic: str
-    root: str
-    files: tuple[str, ...] = ()
-    """Files this run published, relative to the topic's folder."""
-    rows: int = 0
-    bytes: int = 0
-    ledgers: int = 0
-    open_ledgers: int = 0
-    """Ledgers not exported because they are still open; `admin.roll()` closes them."""
-    lost: tuple[tuple[int, int, int], ...] = ()
-    """(partition, first, end): offsets that retention removed before any export."""
-    damaged: tuple[str, ...] = ()
-    """Files found gone or damaged in this run."""
-    unrepaired: tuple[str, ...] = ()
-    """Those of them that could not be written again, for their ledgers are gone."""
-    manifest_version: int = 0
-
-
 async def export_log(
     source: LogSource,
     topic: str,
@@ -88,6 +61,7 @@ async def export_log(
     *,
     codec: str = "zstd",
     fmt: str = "arrow",
+    table: bool = False,
     progress: OnProgress | None = None,
     verify: bool = False,
     checked: OnChecked | None = None,
@@ -103,61 +77,126 @@ async def export_log(
     Raises ConfigError (codec, format, or `to` holds another topic), CorruptBatch, CorruptEntry and
     whatever `source` raises.
     """
-    check_codec(codec, fmt)
-    log = await source.describe(topic)
-    place = tree or tree_at(to)
-    manifest = Manifest(place, topic)
-    info = manifest.create(
-        ExportInfo(
-            topic=topic,
-            topic_id=log.topic_id,
-            format=fmt,
-            codec=codec,
-            partitions=len(log.partitions),
-            schema=str(arrow_schema(EXPORTED)),
-            index=index,
-        )
+    export = TopicExport(
+        source,
+        topic,
+        tree_at(to) if tree is None else tree,
+        codec=codec,
+        fmt=fmt,
+        table=table,
+        index=index,
     )
-    run = _Run(source, log, place, manifest, info, codec, progress)
-    await run.mend(verify, checked)
-    return await run.all_partitions()
+    return await export.run(RunOptions(progress=progress, verify=verify, checked=checked))
+
+
+class TopicExport:
+    """Runs over one topic and one tree, one after the other.
+
+    A later run reads only what was published since. Nothing else is remembered between runs: each
+    goes by the manifest.
+
+    Args:
+        table: keep a Delta table over the files. One that is there is kept in any case: it must
+            not name files that joins removed.
+        index: see `export_log`.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        topic: str,
+        tree: Tree,
+        *,
+        codec: str = "zstd",
+        fmt: str = "arrow",
+        table: bool = False,
+        index: bool = False,
+    ) -> None:
+        check_codec(codec, fmt)
+        if table:
+            check_table(tree, topic, fmt)
+        self.source = source
+        self.topic = topic
+        self.tree = tree
+        self.codec = codec
+        self.format = fmt
+        self.manifest = Manifest(tree, topic)
+        self._wants_index = index
+        self._wants_table = table
+        self._info: ExportInfo | None = None  # of the tree, once it was compared with the topic
+        self._table: DeltaLog | None = None
+        self._table_turn = asyncio.Lock()
+
+    async def run(self, options: RunOptions, log: TopicLog | None = None) -> ExportReport:
+        """Copy what is new; `log`: the topic as it was described just now.
+
+        Raises as `export_log`.
+        """
+        if log is None:
+            log = await self.source.describe(self.topic)
+        if self._info is None or self._info.topic_id != log.topic_id:
+            self._info = self._compare(log)
+        run = _Run(self, self._info, log, options)
+        await self.tell_table(look=options.upkeep)
+        if options.upkeep:
+            await run.mend()
+        return await run.all_partitions()
+
+    def _compare(self, log: TopicLog) -> ExportInfo:
+        """Raise ConfigError when the tree is one of another topic; make it when there is none."""
+        info = self.manifest.create(
+            ExportInfo(
+                topic=self.topic,
+                topic_id=log.topic_id,
+                format=self.format,
+                codec=self.codec,
+                partitions=len(log.partitions),
+                schema=str(arrow_schema(EXPORTED)),
+                index=self._wants_index,
+            )
+        )
+        if isinstance(self.tree, LocalTree) and (
+            self._wants_table or has_table(self.tree, self.topic)
+        ):
+            self._table = DeltaLog(self.tree, self.topic, info.topic_id)
+        return info
+
+    async def tell_table(self, *, look: bool = False) -> None:
+        """Bring the table to the newest version; `look`: though nothing is new, compare them."""
+        if self._table is not None:
+            async with self._table_turn:
+                await in_thread(self._table.catch_up, look)
 
 
 class _Run:
     """One export run over all partitions."""
 
     def __init__(
-        self,
-        source: LogSource,
-        log: TopicLog,
-        tree: Tree,
-        manifest: Manifest,
-        info: ExportInfo,
-        codec: str,
-        progress: OnProgress | None,
+        self, export: TopicExport, info: ExportInfo, log: TopicLog, options: RunOptions
     ) -> None:
-        self._source = source
-        self._log = log
-        self._tree = tree
-        self._manifest = manifest
-        self._codec = codec
+        self._export = export
         self._info = info
-        self._progress = progress
+        self._log = log
+        self._tree = export.tree
+        self._manifest = export.manifest
+        self._options = options
         self._slots = asyncio.Semaphore(PARALLEL_PARTITIONS)
         self._groups_done = 0
         self._groups_total = 0
         self._files: list[FileEntry] = []
         self._lost: list[tuple[int, int, int]] = []
         self._open_ledgers = 0
+        self._joined = 0
         self._damaged: list[str] = []
         self._unrepaired: list[str] = []
 
-    async def mend(self, verify: bool, checked: OnChecked | None) -> None:
+    async def mend(self) -> None:
         """Write damaged files again from their ledgers, as far as these exist."""
         state = self._manifest.load()
+        deep, tell = self._options.verify, self._options.checked
 
         def look() -> list[FileEntry]:
-            return damaged_files(self._tree, self._log.topic, state, deep=verify, tell=checked)
+            return damaged_files(self._tree, self._log.topic, state, deep=deep, tell=tell)
 
         damaged = await in_thread(look)
         self._damaged = [entry.file for entry in damaged]
@@ -171,41 +210,54 @@ class _Run:
             if group is None:
                 self._unrepaired += [e.file for e in together if e.file in self._damaged]
             else:
-                self._replace(together, await self._write(group))
+                await self._replace(together, await self._write(group))
 
-    def _replace(self, old: Sequence[FileEntry], new: Sequence[FileEntry]) -> None:
-        """Publish the rewritten files; the same rows mostly have the same names, then none is."""
-        if list(old) == list(new):
-            return
+    async def _replace(self, old: Sequence[FileEntry], new: Sequence[FileEntry]) -> bool:
+        """Publish the rewritten files; the same rows mostly have the same names, then none is.
+
+        Whether it was this run that replaced them.
+        """
+        if [entry.file for entry in old] == [entry.file for entry in new]:
+            return False
         names = {entry.file for entry in old}
+        replaced = False
 
         def decide(state: ManifestState) -> Change | None:
-            if not names <= state.files.keys():
+            nonlocal replaced
+            replaced = names <= state.files.keys()
+            if not replaced:
                 return None  # somebody else replaced them meanwhile
             return Change(add=tuple(new), remove=tuple(sorted(names)))
 
         self._manifest.publish(decide)
+        await self._export.tell_table()
+        return replaced
 
     async def all_partitions(self) -> ExportReport:
         state = self._manifest.load()
+        busy: list[PartitionLog] = []
         for log in self._log.partitions.values():
             plan = plan_partition(log, state)
+            if plan.groups or self._options.upkeep:
+                busy.append(log)
             self._groups_total += len(plan.groups)
             self._open_ledgers += plan.open_ledgers
             if plan.lost is not None:
                 self._lost.append((log.partition, *plan.lost))
         try:
             async with asyncio.TaskGroup() as tasks:
-                for log in self._log.partitions.values():
+                for log in busy:
                     tasks.create_task(self._partition(log))
         except BaseExceptionGroup as group:
-            raise _first_error(group) from None
-        sweep(self._tree, self._manifest, self._log.topic)
+            raise first_error(group) from None
+        if self._options.upkeep:
+            await in_thread(sweep, self._tree, self._manifest, self._log.topic)
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,
             root=self._tree.where(folder_of(self._log.topic)),
             files=tuple(entry.file for entry in entries),
+            file_count=len(entries),
             rows=sum(entry.rows for entry in entries),
             bytes=sum(entry.bytes for entry in entries),
             ledgers=len({ledger for entry in entries for ledger in entry.ledgers}),
@@ -213,6 +265,7 @@ class _Run:
             lost=tuple(sorted(self._lost)),
             damaged=tuple(self._damaged),
             unrepaired=tuple(self._unrepaired),
+            joined=self._joined,
             manifest_version=self._manifest.load().version,
         )
 
@@ -221,7 +274,7 @@ class _Run:
         async with self._slots:
             for _ in range(REPLANS_MAX):
                 if await self._planned(log, plan_partition(log, self._manifest.load())):
-                    return
+                    return await self._join(log.partition)
         raise VersionConflict(
             f"{self._log.topic}-{log.partition} was overtaken {REPLANS_MAX} times by other exports"
         )
@@ -230,16 +283,46 @@ class _Run:
         """Carry out a plan; False when the manifest moved on and the rest of the plan is void."""
         expected = plan.resume_at
         for group in plan.groups:
+            if self._options.stopping():
+                return True
             entries = await self._write(group)
             if entries:
                 if not self._publish(log.partition, expected, entries):
                     return False
+                await self._export.tell_table()
                 expected = entries[-1].last + 1
                 self._files.extend(entries)
             self._groups_done += 1
-            if self._progress is not None:
-                self._progress(self._progress_of(group, entries))
+            if self._options.progress is not None:
+                self._options.progress(self._progress_of(group, entries))
         return True
+
+    async def _join(self, partition: int) -> None:
+        """Replace runs of small files by one file each, until no run is left."""
+        target = self._options.join_bytes
+        while target and not self._options.stopping():
+            files = self._manifest.load().of_partition(partition)
+            join = next_join(files, target)
+            if join is None:
+                return
+            made = await in_thread(join_files, self._tree, self._log.topic, join)
+            if len(made) >= len(join.files):
+                return  # nothing was won; they stay as they are
+            if await self._replace(join.files, made):
+                self._joined += len(join.files)
+                self._tell_joined(join, made)
+
+    def _tell_joined(self, join: Join, made: Sequence[FileEntry]) -> None:
+        if self._options.joined is not None:
+            self._options.joined(
+                JoinProgress(
+                    topic=self._log.topic,
+                    partition=join.files[0].partition,
+                    files=len(join.files),
+                    rows=sum(entry.rows for entry in made),
+                    bytes=sum(entry.bytes for entry in made),
+                )
+            )
 
     def _publish(self, partition: int, expected: int, entries: Sequence[FileEntry]) -> bool:
         published = False
@@ -260,6 +343,7 @@ class _Run:
             bytes=sum(entry.bytes for entry in entries),
             groups_done=self._groups_done,
             groups_total=max(self._groups_total, self._groups_done),
+            topic=self._log.topic,
         )
 
     async def _write(self, group: Group) -> list[FileEntry]:
@@ -268,7 +352,7 @@ class _Run:
             self._tree,
             self._log.topic,
             group.partition,
-            codec=self._codec,
+            codec=self._export.codec,
             fmt=self._info.format,
             start=group.start,
             index=self._info.index,
@@ -287,7 +371,7 @@ class _Run:
         start, end = max(start, segment.base_offset), segment.end_offset
         if end is None:
             raise InvariantViolation("only closed ledgers are exported")
-        async with aclosing(self._source.batches(segment, start, end)) as found:
+        async with aclosing(self._export.source.batches(segment, start, end)) as found:
             async for stored in found:
                 chunk.append(stored)
                 size += len(stored.batch)
@@ -316,8 +400,9 @@ async def in_thread(call: Callable[..., T], *args: object) -> T:
         raise
 
 
-def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of several, which says what went wrong; others mostly follow from it."""
     first = group.exceptions[0]
     if isinstance(first, BaseExceptionGroup):
-        return _first_error(cast("BaseExceptionGroup[BaseException]", first))
+        return first_error(cast("BaseExceptionGroup[BaseException]", first))
     return first

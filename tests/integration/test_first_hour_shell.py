@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -390,6 +392,33 @@ def test_export_adds_only_what_is_new(at: Shell) -> None:
         with pa.ipc.open_file(str(path)) as file:
             rows += file.read_all().num_rows
     assert rows == 1200
+
+
+def test_a_follower_exports_until_it_is_stopped(at: Shell) -> None:
+    """Nobody closes a ledger for it, two topics go into one Delta lake, SIGTERM ends it well."""
+    for topic in ("followed", "followed-too"):
+        at(f"octavo topic create {topic}")
+        at(f"seq 1 500 | octavo produce {topic}")
+    line = "octavo export --pattern 'followed.*' --to ./lake --table delta --follow"
+    follower = at.start(f"{line} --lag-target 0.4 -o json")
+    try:
+        names = ("followed", "followed-too")
+        logs = [at.folder / "lake" / name / "_delta_log" / f"{1:020d}.json" for name in names]
+        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
+        while not all(log.exists() for log in logs):
+            assert follower.poll() is None, (at.folder / "stderr.txt").read_text()
+            assert time.monotonic() < deadline_s
+            threading.Event().wait(0.02)
+        follower.terminate()
+        out, _ = follower.communicate(timeout=COMMAND_TIMEOUT_S)
+    finally:
+        follower.kill()
+    assert follower.returncode == 0
+    assert [(row["topic"], row["records"]) for row in json.loads(out)] == [
+        (name, 500) for name in names
+    ]
+    said = (at.folder / "stderr.txt").read_text()
+    assert said.count(": 500 records of 1 ledger, ") == 2, said
 
 
 def test_errors_are_two_lines_and_a_code(at: Shell) -> None:

@@ -17,7 +17,8 @@ from octavo.client.exports.arrow_files import checks_of, read_file, verify_file
 from octavo.client.exports.columns import EXPORTED, arrow_schema
 from octavo.client.exports.index_files import check_index
 from octavo.client.exports.manifest import Manifest, ManifestState
-from octavo.client.exports.run import ExportProgress, export_log
+from octavo.client.exports.reports import ExportProgress
+from octavo.client.exports.run import export_log
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.batch import BatchFlags
 from octavo.proto.segments import Segment, StoredBatch

@@ -61,6 +61,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 
 EXTRA_OF = {
+    "deltalake": "delta",
     "grpc_health": "cli",
     "kazoo": "server",
     "psutil": "cli",
