@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import pathlib
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 
-import psutil
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from bench.spark_session import SparkProcesses, Stages, session
 from octavo import Client
 from octavo.client.exports.run import export_log
 from octavo.proto import batch_arrow
@@ -30,7 +27,6 @@ from octavo.runtime.checksum import Buffer
 from octavo.spark.live_reading import plan_cluster, read_split
 from octavo.spark.options import ReadOptions
 from octavo.testing import LocalCluster
-from tests.fix_spark import SPARK_CONFIG
 from tests.spark_memory import MemoryTopic, Row
 
 BATCH_ROWS = 5_000
@@ -60,46 +56,6 @@ JOBS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.Builder()
-    config = {**SPARK_CONFIG, "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
-    for key, value in config.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def cpu_s() -> float:
-    """Of all processes that this one started, those that ended since included."""
-    total = 0.0
-    for child in psutil.Process().children(recursive=True):
-        try:
-            used = child.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += used.user + used.system + used.children_user + used.children_system
-    return total
-
-
-class Stages:
-    """What Spark's own status says of the stages since it was last asked."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
-        self._next = 0
-        self.executor_s()
-
-    def executor_s(self) -> float:
-        """Time that tasks took, all of them added up."""
-        total_ms = 0
-        while True:
-            try:
-                total_ms += self._store.lastStageAttempt(self._next).executorRunTime()
-            except Py4JJavaError:
-                return total_ms / 1000
-            self._next += 1
-
-
 class Decoded:
     """Bytes of batch bodies that were decompressed, and of the columns that came of it."""
 
@@ -124,10 +80,10 @@ class Decoded:
         return counting
 
 
-def timed(job: Callable[[], DataFrame]) -> tuple[float, float]:
-    began, used = time.perf_counter(), cpu_s()
+def timed(processes: SparkProcesses, job: Callable[[], DataFrame]) -> tuple[float, float]:
+    began, used = time.perf_counter(), sum(processes.cpu_s())
     job().collect()
-    return time.perf_counter() - began, cpu_s() - used
+    return time.perf_counter() - began, sum(processes.cpu_s()) - used
 
 
 def build(rows: int, folder: pathlib.Path) -> None:
@@ -149,7 +105,7 @@ def build(rows: int, folder: pathlib.Path) -> None:
 def live(rows: int, rounds: int) -> None:
     """The same from a topic: two closed ledgers of each of two partitions, and their open tails."""
     spark = session()
-    stages = Stages(spark)
+    stages, processes = Stages(spark), SparkProcesses(spark)
     with LocalCluster() as cluster, Client(cluster.bootstrap_servers) as client:
         client.admin.create_topic("orders", partitions=2)
         with client.producer() as producer:
@@ -171,7 +127,8 @@ def live(rows: int, rounds: int) -> None:
             best = [(10.0**9, 0.0, 0.0)]
             for _ in range(rounds):
                 wall, cpu = timed(
-                    lambda reader=reader, answer=answer: reader.load().selectExpr(*answer)
+                    processes,
+                    lambda reader=reader, answer=answer: reader.load().selectExpr(*answer),
                 )
                 best.append((stages.executor_s(), wall, cpu))
             executor, wall, cpu = min(best)
@@ -195,7 +152,7 @@ def main() -> None:
         live(arguments.rows, arguments.rounds)
         return
     spark = session()
-    stages = Stages(spark)
+    stages, processes = Stages(spark), SparkProcesses(spark)
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         build(arguments.rows, root)
@@ -227,7 +184,7 @@ def main() -> None:
             best: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
             for _ in range(arguments.rounds):
                 for way, job in ways.items():
-                    best[way].append((*timed(job), stages.executor_s()))
+                    best[way].append((*timed(processes, job), stages.executor_s()))
             base_wall, base_cpu, _ = (min(x) for x in zip(*best["parquet"][1:], strict=True))
             for way, found in best.items():
                 wall, cpu, executor = (min(x) for x in zip(*found[1:], strict=True))
