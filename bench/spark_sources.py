@@ -337,6 +337,8 @@ def summary(passes: Mapping[tuple[str, str], list[Pass]]) -> tuple[bool, str]:
         figures[f"count_executor_s{suffix}"] = count, count < COUNT_EXECUTOR_S_MAX
         figures[f"kafka_cpu_ratio{suffix}"] = ratio("all columns", way, "kafka", cpu), True
         figures[f"stream_parquet_cpu_ratio{suffix}"] = ratio("stream", way, "parquet", cpu), True
+    # What a reader without any Python reaches beside Kafka's: more is hardly to be had here.
+    figures["parquet_kafka_ratio"] = 1 / ratio("all columns", "parquet", "kafka", wall), True
     holds = all(met for _, met in figures.values())
     said = " ".join(f"{name}={value:.2f}" for name, (value, _) in figures.items())
     return holds, f"spark-sources: {'OK' if holds else 'FAILED'} {said}"
