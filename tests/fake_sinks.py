@@ -40,7 +40,7 @@ class FakeSinks(broker_pb2_grpc.BrokerServicer):
         reply = await self.sinks.decide(request, NOBODY)
         if self.faults.lose_decisions:
             self.faults.lose_decisions -= 1
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection ended")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")  # pyright: ignore
         return reply
 
     async def OpenSink(self, request, context):  # type: ignore[no-untyped-def]

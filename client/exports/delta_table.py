@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from octavo.client.exports.columns import EXPORTED, arrow_schema
 from octavo.client.exports.layout import folder_of, is_data_file
@@ -204,7 +204,7 @@ def _iso(stamp_ms: int) -> str:
 
 def _names(table: DeltaTable) -> dict[str, int]:
     """The files of the table and their sizes."""
-    found = table.get_add_actions(flatten=True)
+    found: Any = table.get_add_actions(flatten=True)
     names = cast("list[str]", found.column("path").to_pylist())
     sizes = cast("list[int]", found.column("size_bytes").to_pylist())
     return dict(zip(names, sizes, strict=True))

@@ -10,7 +10,7 @@ import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -64,7 +64,7 @@ def octavo(
 
 
 @contextmanager
-def sigterm_when(condition: Callable[[], bool]) -> Iterator[None]:
+def sigterm_when(condition: Callable[[], bool]) -> Generator[None]:
     """SIGTERM for this process once something is so, as a service's manager sends it."""
     over = threading.Event()
 

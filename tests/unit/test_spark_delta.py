@@ -40,7 +40,7 @@ def sample() -> MemoryTopic:
     return topic
 
 
-def table_of(root: pathlib.Path, topic: str = "orders") -> DeltaTable:
+def table_of(root: pathlib.Path, topic: str = "orders") -> Any:
     return DeltaTable((root / folder_of(topic)).as_uri())
 
 

@@ -7,6 +7,7 @@ import errno
 import pathlib
 import re
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import pytest
 
@@ -102,9 +103,9 @@ class Run:
             published=self._told(self.published.append),
             joined=self._told(self.joined.append),
             looked=self._told(self.reports.append),
-            trouble=self._told(lambda topic, error: self._say("trouble", topic, error)),
+            trouble=self._told(partial(self._say, "trouble")),
             recovered=self._told(lambda: self.said.append("recovered")),
-            left=self._told(lambda topic, error: self._say("left", topic, error)),
+            left=self._told(partial(self._say, "left")),
         )
         follower = ExportFollower(
             cluster,  # type: ignore[arg-type]  # it serves no headers

@@ -6,7 +6,9 @@ import asyncio
 import importlib
 import pathlib
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ from octavo.client.exports.run import export_log
 from octavo.runtime.errors import ConfigError
 from octavo.spark.exported import ExportedTopics
 from octavo.spark.options import ReadOptions
-from tests.spark_memory import MemoryTopic, Row, numbered
+from tests.spark_memory import ODD_ROWS, MemoryTopic, Row, numbered
 
 ODD_NAMES = [
     ".hidden",
@@ -98,6 +100,88 @@ def test_a_topic_folder_holds_data_files_only(tmp_path: pathlib.Path) -> None:
     folder = pathlib.Path(export(tmp_path, "arrow"))
     assert all(path.suffix == ".arrow" and path.is_file() for path in folder.iterdir())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_octavo", "orders"]
+
+
+Read = Callable[[str], list[dict[str, Any]]]
+"""The rows of a topic's folder, as one program gives them, in any order."""
+
+
+def _dataset(fmt: str) -> Read:
+    return lambda folder: dataset.dataset(folder, format=fmt).to_table().to_pylist()
+
+
+def _pandas_parquet(folder: str) -> list[dict[str, Any]]:
+    pandas = load("pandas")
+    return rows_of_frame(pandas.read_parquet(folder, dtype_backend="pyarrow"))
+
+
+def _pandas_arrow(folder: str) -> list[dict[str, Any]]:
+    pandas = load("pandas")
+    files = sorted(pathlib.Path(folder).iterdir())
+    return rows_of_frame(
+        pandas.concat([pandas.read_feather(f, dtype_backend="pyarrow") for f in files])
+    )
+
+
+def rows_of_frame(frame: Any) -> list[dict[str, Any]]:
+    return cast(
+        "list[dict[str, Any]]", pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+    )
+
+
+def _polars(scan: str) -> Read:
+    return lambda folder: getattr(load("polars"), scan)(folder).collect().to_dicts()
+
+
+def _duckdb_parquet(folder: str) -> list[dict[str, Any]]:
+    found = load("duckdb").sql(f"select * from read_parquet('{folder}/*.parquet')")
+    return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+
+
+def _duckdb_arrow(folder: str) -> list[dict[str, Any]]:
+    con = load("duckdb").connect()
+    con.register("orders", dataset.dataset(folder, format="ipc"))
+    found = con.sql("select * from orders")
+    return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+
+
+PROGRAMS: dict[str, tuple[str, Read]] = {
+    "pyarrow.dataset arrow": ("arrow", _dataset("ipc")),
+    "pyarrow.dataset parquet": ("parquet", _dataset("parquet")),
+    "pandas arrow": ("arrow", _pandas_arrow),
+    "pandas parquet": ("parquet", _pandas_parquet),
+    "polars arrow": ("arrow", _polars("scan_ipc")),
+    "polars parquet": ("parquet", _polars("scan_parquet")),
+    "duckdb arrow": ("arrow", _duckdb_arrow),
+    "duckdb parquet": ("parquet", _duckdb_parquet),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_rows_nulls_tombstones_and_headers_are_the_same(
+    tmp_path: pathlib.Path, program: str
+) -> None:
+    """Null is not empty, a tombstone is no empty value, headers keep their order and doubles."""
+    fmt, read = PROGRAMS[program]
+    topic = MemoryTopic(partitions=2)
+    topic.append([ODD_ROWS], 0)
+    topic.append([numbered(5)], 1)
+    asyncio.run(export_log(topic, "orders", tmp_path, fmt=fmt))
+    found = sorted(
+        read(str(tmp_path / "orders")), key=lambda row: (row["partition"], row["offset"])
+    )
+    assert list(found[0]) == list(EXPORTED)
+    assert [(row["partition"], row["offset"]) for row in found] == [
+        *((0, n) for n in range(len(ODD_ROWS))),
+        *((1, n) for n in range(5)),
+    ]
+    for row, written in zip(found, [*ODD_ROWS, *numbered(5)], strict=True):
+        assert (row["key"], row["value"], row["topic"]) == (written.key, written.value, "orders")
+        headers = row["headers"]
+        pairs = None if headers is None else [(one["key"], one["value"]) for one in headers]
+        assert pairs == (list(written.headers) or None)
+        stamp: datetime = row["timestamp"]
+        assert round(stamp.timestamp() * 1000) == written.timestamp_ms
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
