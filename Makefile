@@ -40,6 +40,9 @@ test-flags: $(READY) ## unit and property tests with assertions off (PYTHONOPTIM
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them
 	@$(PY) tools/cases.py --folder $(CASES) $(ARGS)
 
+soak-kills: $(READY) ## kill -9 of every process at once, ten times: every acknowledged record is where it was acknowledged; ROUNDS=n
+	OCTAVO_TEST_ROUNDS=$(or $(ROUNDS),10) $(PY) -m pytest -q tests/e2e/test_kill_everything.py
+
 soak-wire: $(READY) ## flipped bits in frames between servers: how many of a million are believed (none)
 	@PYTHONPATH=. $(PY) -m tools.wire_flips --flips 1000000 $(ARGS)
 

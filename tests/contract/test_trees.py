@@ -50,7 +50,12 @@ def s3() -> Iterator[str]:
         command = [sys.executable, "-m", "tests.s3_server"]
         root = pathlib.Path(__file__).parents[2]
         with subprocess.Popen(
-            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         ) as server:
             watch = threading.Timer(START_TIMEOUT_S, server.kill)
             watch.start()

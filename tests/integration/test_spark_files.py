@@ -238,7 +238,7 @@ def test_partition_counts(lake: Lake, orders: MemoryTopic) -> None:
         ({"includeMetadata": "true"}, ["CONFIG", "includeMetadata"]),
         ({"startingTimestamp": "1900000000000"}, ["OFFSET_OUT_OF_RANGE", "1900000000000"]),
         ({"subscribe": "orders", "assign": '{"orders":[0]}'}, ["CONFIG", "exactly one"]),
-        ({"path": "s3://bucket/lake"}, ["CONFIG", "s3://"]),
+        ({"path": "s3a://bucket/lake"}, ["CONFIG", "write s3://"]),
     ],
 )
 def test_errors_name_what_is_wrong(
