@@ -33,9 +33,10 @@ demo: $(READY) ## the main job on real data, with processes killed on the way, a
 test: $(READY) ## the whole suite, in WORKERS processes (2)
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-test-flags: $(READY) ## unit and property tests with assertions off (PYTHONOPTIMIZE=1) and in development mode (-X dev)
+test-flags: $(READY) ## unit and property tests, the two longest sweeps left out, with assertions off (PYTHONOPTIMIZE=1) and in development mode (-X dev)
 	HYPOTHESIS_PROFILE=brief PYTHONOPTIMIZE=1 PYTHONDEVMODE=1 $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) \
-	  -W 'ignore:assertions not in test modules:pytest.PytestConfigWarning' tests/unit tests/property
+	  -W 'ignore:assertions not in test modules:pytest.PytestConfigWarning' tests/unit tests/property \
+	  --ignore tests/unit/test_bookie_disk_sweep.py --ignore tests/property/test_bookie_power_cuts.py
 
 cases: $(READY) ## small programs that show one fault each, from CASES; ARGS names some of them
 	@$(PY) tools/cases.py --folder $(CASES) $(ARGS)

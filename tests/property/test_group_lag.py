@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.proto.group_records import Slot
@@ -207,6 +207,7 @@ def test_planted_faults_are_found(bug: type[GroupLagCore]) -> None:
     class Wrong(Passes):
         core_type = bug
 
+    @settings(max_examples=100)  # whatever the profile: it has to be found
     @given(EVENTS)
     def search(events: list[Event]) -> None:
         play(Wrong(), events)
