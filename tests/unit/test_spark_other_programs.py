@@ -107,7 +107,7 @@ Read = Callable[[str], list[dict[str, Any]]]
 
 
 def _dataset(fmt: str) -> Read:
-    return lambda folder: dataset.dataset(folder, format=fmt).to_table().to_pylist()
+    return lambda folder: table(folder, format=fmt).to_pylist()
 
 
 def _pandas_parquet(folder: str) -> list[dict[str, Any]]:
@@ -125,7 +125,8 @@ def _pandas_arrow(folder: str) -> list[dict[str, Any]]:
 
 def rows_of_frame(frame: Any) -> list[dict[str, Any]]:
     return cast(
-        "list[dict[str, Any]]", pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+        "list[dict[str, Any]]",
+        load("pyarrow").Table.from_pandas(frame, preserve_index=False).to_pylist(),
     )
 
 
