@@ -6,9 +6,12 @@ died there does nothing any more: its tree refuses, its lists hang.
 
 from __future__ import annotations
 
+import errno
 import pathlib
 from collections.abc import Callable
+from typing import cast
 
+from octavo.client.exports.manifest import FOLDER
 from octavo.client.exports.tree import LocalTree
 from octavo.runtime.errors import OctavoError
 from octavo.serving.partition.shell import PartitionShell
@@ -56,6 +59,25 @@ class StruckTree(LocalTree):
         self._step("rename", lambda: super(StruckTree, self)._rename(source, target))
 
 
+class UnsyncedTree(LocalTree):
+    """Knows which manifest versions a loss of power would take; the first sync behind one fails."""
+
+    unsynced: set[str]
+    fails: bool
+
+    def _link(self, source: pathlib.Path, target: pathlib.Path) -> None:
+        super()._link(source, target)
+        self.unsynced.add(target.name)
+
+    def _fsync_folder(self, path: pathlib.Path) -> None:
+        if path.name == FOLDER:
+            if self.unsynced and self.fails:
+                self.fails = False
+                raise OSError(errno.EIO, "the sync failed")
+            self.unsynced.clear()
+        super()._fsync_folder(path)
+
+
 class TieredBroker(StruckBroker):
     """A broker that copies below `tier_root`; its tail cache keeps nothing."""
 
@@ -78,6 +100,14 @@ class TieredBroker(StruckBroker):
         tree = (await self.tiered.files()).tree(shell.name).tree
         tree.__class__ = StruckTree
         tree.steps = self.steps  # type: ignore[attr-defined]
+
+    async def fail_a_sync(self, shell: PartitionShell) -> UnsyncedTree:
+        """The first sync behind a manifest version fails; the version is there all the same."""
+        tree = (await self.tiered.files()).tree(shell.name).tree
+        tree.__class__ = UnsyncedTree
+        unsynced = cast("UnsyncedTree", tree)
+        unsynced.unsynced, unsynced.fails = set(), True
+        return unsynced
 
     async def filled(self, segments: int, **config: str) -> PartitionShell:
         """A partition with so many closed segments and an open one."""

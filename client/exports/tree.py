@@ -192,6 +192,15 @@ class LocalTree:
         self._rename(temporary, target)
         self._fsync_folder(target.parent)
 
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder durable, whoever gave them, and the way to it from above the
+        root: a sync of them may have failed, and what was asked again found them there."""
+        path = self.root / folder
+        while path != self.root.parent:
+            self._fsync_folder(path)
+            path = path.parent
+        self._fsync_folder(path)
+
     def discard(self, path: pathlib.Path) -> None:
         """Remove a temporary file, if it is there."""
         self._unlink(path)

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 from octavo.client.exports.arrow_files import check_bytes
 from octavo.client.exports.index_files import check_index
-from octavo.client.exports.layout import folder_of
-from octavo.client.exports.manifest import Change, FileEntry, Manifest, ManifestState
+from octavo.client.exports.layout import control_folder, folder_of, index_folder
+from octavo.client.exports.manifest import FOLDER, Change, FileEntry, Manifest, ManifestState
 from octavo.client.exports.sweep import sweep
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.segments import Segment
@@ -81,18 +81,31 @@ class TopicTree:
                 self._state = self._loaded(version)
 
     def held(self, partition: int) -> tuple[int, frozenset[int]]:
-        """The manifest's version now, and the ledgers whose every record is in the tree."""
+        """The manifest's version now, and the ledgers whose every record is in the tree.
+
+        Both are durable: a list will believe them after a loss of power.
+        """
         with self._lock, typed(self.root):
             state = self._state = self._manifest.load()
+            self._settle(state)
             return state.version, state.ledgers(partition)
 
+    def _settle(self, state: ManifestState) -> None:
+        """Names that some process gave and whose sync failed there are not durable yet."""
+        if state.version:
+            control = control_folder(self.topic)
+            for folder in (folder_of(self.topic), index_folder(self.topic), f"{control}/{FOLDER}"):
+                self.tree.settle(folder)
+
     def whole(self, partition: int, segment: Segment, first: int) -> tuple[FileEntry, ...]:
-        """The files of a segment from offset `first` on, by the manifest as it is now.
+        """The files of a segment from offset `first` on, by the manifest as it is now, durable.
 
         Raises StorageFailed unless they hold each offset of it.
         """
         end = segment.end_offset if segment.end_offset is not None else segment.base_offset
-        self.forget()
+        with self._lock, typed(self.root):
+            self._state = self._loaded(segment.object_version or 0)
+            self._settle(self._state)
         files = self.files_of(partition, first, end, segment.object_version or 0)
         check_whole(segment, first, files)
         return files

@@ -10,7 +10,7 @@ import pathlib
 import pytest
 
 from octavo.metadata.partition_record import PartitionState
-from octavo.runtime.errors import OctavoError
+from octavo.runtime.errors import OctavoError, StorageFailed
 from octavo.serving.partition.shell import PartitionShell
 from tests.compaction_rig import Strike, fall, nobody_left, read_all
 from tests.serving_rig import Rig, until
@@ -46,6 +46,25 @@ async def test_f088_what_is_off_the_bookies_is_read_the_same(tmp_path: pathlib.P
     assert len(rig.bookies.deleted) == 3
     assert await read_all(shell) == before
     assert len(before) == 4 * 6 + 1
+    await nobody_left(rig)
+    await rig.close()
+
+
+async def test_a_version_whose_sync_failed_is_synced_before_the_list_believes_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Else a loss of power would take files whose ledgers are gone."""
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.filled(3, **GONE_LOCALLY)
+    tree = await broker.fail_a_sync(shell)
+    with pytest.raises(StorageFailed, match="the sync failed"):
+        await broker.rounds(shell).look_at(shell)
+    assert tree.unsynced  # the version is there, and may be gone tomorrow
+    assert set(places(shell.tiers.state())) == {"ledger"}
+    await broker.rounds(shell).look_at(shell)
+    assert places(shell.tiers.state())[0] == "files"
+    assert not tree.unsynced
     await nobody_left(rig)
     await rig.close()
 
