@@ -42,7 +42,9 @@ async def two_brokers(cluster: Loopback) -> dict[str, Client]:
     await create_topic(cluster.clients[0], partitions=PARTITIONS)
     clients = {client.address: client for client in cluster.clients}
     for partition in range(PARTITIONS):
-        await find_owner(clients, "orders", partition)
+        owner = clients[await find_owner(clients, "orders", partition)]
+        # Opens it: of two partitions in one bundle a lookup may have opened one only.
+        await owner.stub.DescribeLog(pb.DescribeLogRequest(topic="orders", partition=partition))
     assert all(server.ownership.held for server in cluster.servers)
     return clients
 
