@@ -330,9 +330,16 @@ class World:
             bookie = self.bookies[one.bookie]
             if any(n == one.number and a <= one.offset < b for n, a, b in bookie.spots):
                 self.found.add(one)
-            elif not (bookie.journal / segment_name(one.number)).exists():
+            elif not (bookie.journal / segment_name(one.number)).exists() and self._is_away(one):
                 self.unowned.add(one)
         return [one for one in self.flips if one not in self.found | self.unowned]
+
+    def _is_away(self, one: Flip) -> bool:
+        """Whether the byte was nobody's, or its entry lies elsewhere on that bookie by now."""
+        if one.entry is None:
+            return True
+        place = self.bookies[one.bookie].index.locate(*one.entry)
+        return place is not None and place.segment != one.number
 
     def entries_hit(self) -> set[tuple[str, tuple[int, int]]]:
         """Entries on a bookie that a flip was found in."""

@@ -20,8 +20,8 @@ from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 
-ROUNDS = int(os.environ.get("OCTAVO_TEST_ROUNDS", "4"))
-"""Ten in `make soak-kills`."""
+ROUNDS = int(os.environ.get("OCTAVO_TEST_ROUNDS", "10"))
+"""`make soak-kills ROUNDS=n` for more."""
 TOPIC = "survivors"
 
 
