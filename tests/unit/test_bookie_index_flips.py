@@ -5,11 +5,26 @@ from __future__ import annotations
 
 import pathlib
 
+from octavo.bookie.storage.rocks_index import RocksIndex
 from octavo.proto.bookie_wire import Status
-from tests.bookie_rig import BookieRig, entry
+from tests.bookie_rig import BookieRig, entry, until
 from tools.index_flips import run
 
 FLIPS = 40
+AT_WORK = ("compaction-pending", "num-running-compactions", "num-running-flushes")
+
+
+async def resting_tables(rig: BookieRig) -> list[pathlib.Path]:
+    """The table files that a running bookie's index reads from, once RocksDB changes them no more.
+
+    A listing of the folder also names files that a compaction emptied and is about to remove.
+    """
+    index = rig.server._boot.index  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(index, RocksIndex)
+    database = index._db  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: not any(database.property_int_value(f"rocksdb.{at}") for at in AT_WORK))
+    folder = rig.data_dir / "index"
+    return [folder / live["name"].lstrip("/") for live in database.live_files()]
 
 
 async def test_r5_no_flipped_bit_of_the_index_is_believed(tmp_path: pathlib.Path) -> None:
@@ -28,7 +43,7 @@ async def test_r5_damage_met_while_reading_is_eio_and_mended_by_the_next_start(
             await rig.add(*(entry(ledger, i) for i in range(first, first + 100)))
         await rig.stop()
         await rig.start()
-        tables = [p for p in (rig.data_dir / "index").glob("*.sst") if p.stat().st_size > 16384]
+        tables = [path for path in await resting_tables(rig) if path.stat().st_size > 16384]
         assert tables
         for table in tables:
             with table.open("r+b") as file:
