@@ -98,6 +98,12 @@ soak-export: $(READY) ## 2,000 flipped bits and 50 cuts of exported files of eac
 	@PYTHONPATH=. $(PY) -m tools.spark_flips --flips 2000 --cuts 50 $(ARGS)
 
 lint: $(READY) ## style, layering, types, generated code
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint-types lint-rest
+
+lint-types: $(READY) ## a part of lint: pyright
+	.venv/bin/pyright
+
+lint-rest: $(READY) ## the other part of lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
@@ -106,7 +112,6 @@ lint: $(READY) ## style, layering, types, generated code
 	$(PY) tools/gen_reference.py --check
 	PYTHONPATH=. $(PY) -m tools.gen_dashboards --check
 	.venv/bin/mypy
-	.venv/bin/pyright
 
 sync: $(READY) ## write the blocking classes of the SDK from the async ones
 	@PYTHONPATH=. $(PY) -m tools.gen_sync
