@@ -1,7 +1,9 @@
 """Fixtures live in fix_*.py, one topic per file; this lists them.
 
-Hypothesis runs the same examples every time (a red build must mean a change, not luck) and without
-deadlines (never a timed assertion); `HYPOTHESIS_PROFILE=explore` draws new examples.
+Hypothesis runs the same examples every time (a red build must mean a change, not luck), without
+deadlines and without its own look at how long drawing takes (never a timed assertion, and a busy
+machine draws slowly); `HYPOTHESIS_PROFILE=explore` draws new examples, `HYPOTHESIS_PROFILE=drawn`
+those of `--hypothesis-seed=n`, which the other profiles ignore.
 
 `make test` runs the suite in two processes, because half of it waits and the other half counts:
 `tests/lanes.py` says which tests must stay in one of them.
@@ -15,7 +17,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 
 import octavo
@@ -57,9 +59,11 @@ pytest_plugins = [
     "tests.fix_sdk",
 ]
 
-settings.register_profile("fixed", deadline=None, derandomize=True)
-settings.register_profile("brief", deadline=None, derandomize=True, max_examples=25)
-settings.register_profile("explore", deadline=None, max_examples=1000)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", UNTIMED, derandomize=True)
+settings.register_profile("brief", UNTIMED, derandomize=True, max_examples=25)
+settings.register_profile("explore", UNTIMED, max_examples=1000)
+settings.register_profile("drawn", UNTIMED, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
