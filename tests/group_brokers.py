@@ -72,6 +72,7 @@ async def world(brokers: int = 1, **changes: object) -> AsyncGenerator[World]:
         clients = [
             await made.broker(f"broker-{number}", **(QUICK | changes)) for number in range(brokers)
         ]
+        await made.acquainted()
         found = World(made, clients)
         try:
             yield found

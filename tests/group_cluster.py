@@ -23,7 +23,7 @@ QUICK = {
     "group_session_timeout_ms": 10_000,
     "group_heartbeat_interval_ms": 200,
 }
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class GroupCluster:
@@ -36,6 +36,7 @@ class GroupCluster:
         self.loopback = Loopback()
         for number in range(brokers):
             self.run(self.loopback.broker(f"broker-{number}", **(QUICK | settings)))
+        self.run(self.loopback.acquainted())
         self.bootstrap = ",".join(server.address for server in self.loopback.servers)
         self.groups = self._call(lambda: GroupsClient(self.bootstrap.split(",")))
         self.members: list[RawMember] = []
@@ -90,5 +91,5 @@ class GroupCluster:
             self.run(self.loopback.close())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
+            self._thread.join(60)
             self._loop.close()

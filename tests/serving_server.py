@@ -24,7 +24,7 @@ from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.server import BrokerServer
 from octavo.serving.storage import Holder, Storage
 from tests.memory_ledgers import MemoryBackend, MemoryBookies
-from tests.serving_rig import make_config
+from tests.serving_rig import make_config, until
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -169,6 +169,12 @@ class Loopback:
         self.clients.append(client)
         return client
 
+    async def acquainted(self) -> None:
+        """All brokers know each other: from now on no bundle moves because one was heard of."""
+        for server in self.servers:
+            known = server._brokers  # pyright: ignore[reportPrivateUsage]
+            await until(lambda known=known: len(known.live()) >= len(self.servers))
+
     def storage(self, config: BrokerConfig, store: MemoryStore) -> Storage:
         """The storage layer of a new broker."""
         return MemoryStorage(self.bookies, store, Paths("/octavo"))
@@ -201,10 +207,40 @@ async def create_topic(
     assert not reply.HasField("error"), reply.error
 
 
+class SpreadIds(SeededEntropy):
+    """Topic ids whose partitions hash into bundles of every broker, so no test has one without."""
+
+    def __init__(self, servers: Sequence[BrokerServer], partitions: int) -> None:
+        super().__init__(uuid.uuid4().int)
+        self._servers, self._partitions = servers, partitions
+
+    def _owners(self, topic_id: uuid.UUID) -> set[str]:
+        first = self._servers[0]
+        numbers = {first.registry.bundle(topic_id, number) for number in range(self._partitions)}
+        return {first.ownership.preferred(bundle).broker_id for bundle in numbers}
+
+    def uuid(self) -> uuid.UUID:
+        wanted = {server.config.broker_id for server in self._servers}
+        while self._owners(drawn := super().uuid()) != wanted:
+            pass
+        return drawn
+
+
+async def create_spread_topic(cluster: Loopback, partitions: int) -> None:
+    """`create_topic` for brokers that all know each other: each of them gets a partition."""
+    catalog = cluster.servers[0]._topic_catalog  # pyright: ignore[reportPrivateUsage]
+    drawn = catalog._entropy  # pyright: ignore[reportPrivateUsage]
+    catalog._entropy = SpreadIds(cluster.servers, partitions)  # pyright: ignore[reportPrivateUsage]
+    try:
+        await create_topic(cluster.clients[0], partitions=partitions)
+    finally:
+        catalog._entropy = drawn  # pyright: ignore[reportPrivateUsage]
+
+
 async def find_owner(clients: dict[str, Client], topic: str, partition: int) -> str:
     """The owner's address, as a client finds it."""
     address = next(iter(clients))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             reply = await clients[address].stub.Lookup(
                 pb.LookupRequest(topic=topic, partition=partition)

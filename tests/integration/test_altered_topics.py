@@ -32,6 +32,7 @@ def shells(cluster: Loopback) -> list[PartitionShell]:
 async def test_an_owner_goes_by_new_settings_whoever_took_them(cluster: Loopback) -> None:
     first = await cluster.broker("broker-1", retention_check_interval_ms=100)
     second = await cluster.broker("broker-2", ownership_settle_s=1000)
+    await cluster.acquainted()
     await create_topic(first)
     clients = {one.address: one for one in (first, second)}
     owner = clients[await find_owner(clients, "orders", 0)]
@@ -107,7 +108,7 @@ async def test_p7_a_topic_grows_under_a_keyed_producer_and_a_reader(cluster: Loo
                 assert where[key] <= {partition_of(key, 2), partition_of(key, 4)}
             seen: dict[bytes, list[tuple[int, int]]] = {}
             count = 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while count < sent:
                     for record in await reader.poll(timeout=1.0):
                         assert record.key is not None

@@ -26,7 +26,7 @@ BROKER_NAMES = (LIVENESS, STARTED, SERVICE, GROUP_SERVICE, PEERS)
 BOOKIE_NAMES = (LIVENESS, STARTED, CONTROL, WIRE, JOURNAL)
 SERVING = "SERVING"
 NOT = "NOT_SERVING"
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 async def test_a_broker_is_alive_started_and_ready_and_knows_no_other_names() -> None:
@@ -43,7 +43,12 @@ async def test_a_drained_broker_lives_and_is_not_ready_before_it_gives_anything_
         for partition in range(4):
             await find_owner({client.address: client}, "orders", partition)
         await made.broker("broker-2", ownership_settle_s=1000)
+        await made.acquainted()
         one = made.servers[0]
+        bundles = range(one.config.bundles)
+        own = {n for n in bundles if one.ownership.preferred(n).broker_id == "broker-1"}
+        assert await one.ownership.acquire(min(own))
+        await until(lambda: one.ownership.held <= own)  # the others went to the newcomer
         told = one._readiness.board._told
         ready_when_given: list[bool] = []
         give = one.ownership._leaving.give

@@ -45,7 +45,7 @@ def by_address(cluster: Loopback) -> dict[str, Client]:
 
 
 async def see_each_other(cluster: Loopback, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for client in cluster.clients:
             while True:
                 reply = await client.stub.Metadata(pb.MetadataRequest())
@@ -57,7 +57,7 @@ async def see_each_other(cluster: Loopback, count: int) -> None:
 async def produce_somewhere(cluster: Loopback, partition: int, payload: bytes) -> int:
     """Produce as a client does: find the owner, retry on retriable errors; the offset."""
     clients = by_address(cluster)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             address = await find_owner(clients, "orders", partition)
             (ack,) = await clients[address].produce(batch_of(payload, partition=partition))
@@ -71,7 +71,7 @@ async def read_values(cluster: Loopback, partition: int) -> list[bytes | None]:
     clients = by_address(cluster)
     values: list[bytes | None] = []
     offset = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             address = await find_owner(clients, "orders", partition)
             reply = await clients[address].fetch(fetch_of(offset, partitions=(partition,)))
@@ -104,7 +104,7 @@ async def test_lookup_redirects_to_the_preferred_broker_and_every_broker_agrees(
 
 
 async def test_produce_to_a_broker_that_does_not_own_says_where_to_go(cluster: Loopback) -> None:
-    first = await cluster.broker("broker-1")
+    first = await cluster.broker("broker-1", ownership_settle_s=1000)  # it keeps the bundle
     await create_topic(first, partitions=1)
     owner = await find_owner(by_address(cluster), "orders", 0)
     other = await cluster.broker("broker-2", ownership_settle_s=1000)
@@ -123,7 +123,7 @@ async def test_new_broker_gets_its_share_without_loss(cluster: Loopback) -> None
         assert await produce_somewhere(cluster, partition, make_batch([b"before"])) == 0
     await cluster.broker("broker-2")
     first, second = cluster.servers
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(second.registry) == 0:
             for partition in range(PARTITIONS):
                 await produce_somewhere(cluster, partition, make_batch([b"during"]))
@@ -131,11 +131,10 @@ async def test_new_broker_gets_its_share_without_loss(cluster: Loopback) -> None
         values = await read_values(cluster, partition)
         assert values[0] == b"before"
         assert set(values[1:]) <= {b"during"}
-    async with asyncio.timeout(10):  # one that moves right now is loaded when it is asked for
-        while len(first.registry) + len(second.registry) < PARTITIONS:
+    async with asyncio.timeout(30):  # one that moves right now is loaded when it is asked for
+        while len(first.registry) + len(second.registry) != PARTITIONS:
             for partition in range(PARTITIONS):
                 await find_owner(by_address(cluster), "orders", partition)
-    assert len(first.registry) + len(second.registry) == PARTITIONS
 
 
 async def test_stopped_broker_hands_over_in_good_order(cluster: Loopback) -> None:
@@ -172,7 +171,7 @@ async def test_g3_lost_session_answers_not_leader_at_once_and_comes_back(
     await asyncio.sleep(0.05)
     store.resume()
     cluster.metadata.expire(store)
-    reply = await asyncio.wait_for(waiting, 5)
+    reply = await asyncio.wait_for(waiting, 30)
     assert reply.partitions[0].error.code == "NOT_LEADER"
     assert await produce_somewhere(cluster, 0, make_batch([b"c"])) == 2
     (shell,) = server.registry.shells()
@@ -264,7 +263,7 @@ async def test_partition_that_cannot_be_loaded_does_not_hold_up_its_stream(
     await produce_somewhere(cluster, 1, make_batch([b"b"]))
     cluster.bookies.live = 1
     sent = [batch_of(make_batch([b"x"]), correlation=i) for i in range(50)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         acks = await client.produce(*sent)
         assert {ack.error.code for ack in acks} <= {"READ_UNKNOWN", "NOT_LEADER"}
         fetched = await client.fetch(fetch_of(0, partitions=(1,)))
@@ -413,7 +412,7 @@ async def test_a_broker_that_stops_under_load_answers_with_typed_errors(
     tasks = [asyncio.ensure_future(load(number)) for number in range(PARTITIONS)]
     await answered.wait()
     await cluster.servers[0].stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.gather(*tasks)
     assert codes <= {"", "NOT_LEADER", "UNAVAILABLE", "CANCELLED"}
     assert not [record.getMessage() for record in caplog.records if record.exc_info]

@@ -20,7 +20,14 @@ from octavo.runtime.clock import SystemClock
 from octavo.serving.liveness.standing import LEASE_S
 from octavo.serving.server import BrokerServer
 from tests.serving_rig import make_batch, until
-from tests.serving_server import Client, Loopback, batch_of, create_topic, find_owner, loopback
+from tests.serving_server import (
+    Client,
+    Loopback,
+    batch_of,
+    create_spread_topic,
+    find_owner,
+    loopback,
+)
 
 PARTITIONS = 8
 PATHS = Paths("/octavo")
@@ -39,7 +46,7 @@ async def two_brokers(cluster: Loopback) -> dict[str, Client]:
         await cluster.broker(f"broker-{number}", ownership_settle_s=1000)
     for server in cluster.servers:
         await until(lambda server=server: len(server._brokers.live()) == 2)  # pyright: ignore
-    await create_topic(cluster.clients[0], partitions=PARTITIONS)
+    await create_spread_topic(cluster, PARTITIONS)
     clients = {client.address: client for client in cluster.clients}
     for partition in range(PARTITIONS):
         owner = clients[await find_owner(clients, "orders", partition)]
@@ -146,8 +153,10 @@ async def test_a_broker_is_certain_for_a_lease_and_a_replaced_one_is_told_when_i
     assert await unregister(cluster.stores[1], PATHS, standing.me, clock=CLOCK)
     asked_s = time.monotonic()
     assert not await standing.confirm()
+    # So it is certain for a lease from then on at most, whenever this test gets to look.
+    assert standing._confirmed_s <= asked_s  # pyright: ignore[reportPrivateUsage]
+    assert standing._lease_s <= LEASE_S  # pyright: ignore[reportPrivateUsage]
     await until(lambda: not standing.certain())
-    assert time.monotonic() - asked_s <= LEASE_S + 0.2
     reply = await cluster.clients[0].stub.Metadata(pb.MetadataRequest(topics=["orders"]))
     named = {part.owner_id for topic in reply.topics for part in topic.partitions}
     assert "broker-1" not in named  # it does not call itself an owner any more
@@ -160,7 +169,7 @@ async def test_a_heartbeat_names_the_process_and_is_held_no_longer_than_allowed(
     channel = grpc.aio.insecure_channel(cluster.servers[0].address)
     stub = PeersStub(channel)
     asked = peers_pb2.HeartbeatRequest(from_broker="x", hold_ms=0)
-    reply = await asyncio.wait_for(stub.Heartbeat(asked), 5)  # pyright: ignore
+    reply = await asyncio.wait_for(stub.Heartbeat(asked), 30)  # pyright: ignore
     assert reply.process_nonce == cluster.servers[0].ownership._standing.me.process_nonce  # pyright: ignore[reportPrivateUsage]
     for hold_ms in (-1, 10_001):
         with pytest.raises(grpc.aio.AioRpcError, match="cannot be held"):

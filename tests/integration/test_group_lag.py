@@ -35,7 +35,7 @@ CONSUMERS = "octavo_subscription_consumers"
 
 async def page_with(server: BrokerServer, holds: Callable[[Page], bool]) -> Page:
     """The first page of which that holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             page = await page_of(server.metrics.page.address)
             if holds(page):
@@ -139,6 +139,7 @@ async def test_an_owner_that_falls_silent_stops_nobody_else(
             proxy._target = ("127.0.0.1", made.loopback.servers[1]._port)
             assert frozen.address == proxy.address
             made.brokers.append(frozen)
+            await made.loopback.acquainted()
             await create_topic(made.brokers[0], "t", SPREAD)
             owners = [await send(made, number, 2) for number in range(SPREAD)]
             here = made.brokers[0].address
@@ -269,7 +270,7 @@ async def test_g3_an_owner_in_doubt_proves_a_few_ends_and_tells_no_other(
         assert not any(one.known for one in (await stub.Ends(request)).logs)
         made.loopback.bookies.release()
         made.loopback.stores[0].resume()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 reply = await stub.Ends(request)
                 if all(one.known for one in reply.logs):
