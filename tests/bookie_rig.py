@@ -48,7 +48,7 @@ from octavo.runtime.ids import LedgerId, Member
 
 ROOT = "/octavo"
 MAX_ENTRY = 6 << 20
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 COPIES_MAX = 100
 
 
@@ -362,14 +362,23 @@ def copy_live(folder: pathlib.Path, image: pathlib.Path) -> None:
 
 
 def snapshot(data_dir: pathlib.Path, image: pathlib.Path) -> None:
-    """Copy a live data directory in the order in which each part may lag the next (B-5, B-27)."""
-    image.mkdir()
-    if (data_dir / "index").exists():  # else it is kept in memory
-        copy_live(data_dir / "index", image / "index")
-    for name in ("cookie.first", "cookie", "durable"):
-        if (data_dir / name).exists():
-            shutil.copy(data_dir / name, image / name)
-    shutil.copytree(data_dir / "journal", image / "journal")
+    """Copy a live data directory in the order in which each part may lag the next (B-5, B-27): once
+    more when a segment went meanwhile, of which the older index may still tell."""
+    journal = data_dir / "journal"
+    for _ in range(COPIES_MAX):
+        before = set(journal.iterdir())
+        image.mkdir()
+        if (data_dir / "index").exists():  # else it is kept in memory
+            copy_live(data_dir / "index", image / "index")
+        for name in ("cookie.first", "cookie", "durable"):
+            if (data_dir / name).exists():
+                shutil.copy(data_dir / name, image / name)
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(journal, image / "journal")
+            if before <= set(journal.iterdir()):
+                return
+        shutil.rmtree(image)
+    raise AssertionError(f"{journal} did not stand still for one of {COPIES_MAX} copies")
 
 
 async def until(condition: Callable[[], bool]) -> None:

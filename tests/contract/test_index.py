@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import random
-import shutil
 import uuid
 from collections.abc import Iterator
 
@@ -35,6 +34,7 @@ from octavo.runtime.errors import (
     StorageUnavailable,
     UnsupportedVersion,
 )
+from tests.bookie_rig import copy_live
 
 BUFFER_BYTES = 1 << 20
 BOUND = 1 << 40
@@ -69,7 +69,7 @@ class Home:
         if isinstance(self.engine, MemoryEngine):
             self.engine.crash(self.folder, image, batches)
         else:
-            shutil.copytree(self.folder, image)
+            copy_live(self.folder, image)
         self.folder = image
 
     def close(self) -> None:

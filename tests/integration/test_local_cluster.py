@@ -18,6 +18,7 @@ from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import IllegalStateError, NotReady
 from octavo.supervisor import ports
 from octavo.testing import LocalCluster
+from tests.bookie_rig import copy_live
 from tests.fix_zookeeper import ZookeeperServer
 
 pytestmark = pytest.mark.process
@@ -156,13 +157,13 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
             client.admin.create_topic("t", partitions=1)
         write(first.bootstrap_servers, "t", 10)
         # A store that is older than the bookies' folders would be refused (ADR 23).
-        for name in ("bookie-1", ""):
-            shutil.copytree(
-                tmp_path / "first" / name,
-                tmp_path / "copy" / name,
-                dirs_exist_ok=True,
-                ignore=shutil.ignore_patterns("bookie-1") if not name else None,
-            )
+        folder, copied = tmp_path / "first", tmp_path / "copy"
+        copy_live(folder / "bookie-1", copied / "bookie-1")
+        for path in folder.iterdir():
+            if path.is_dir() and path.name != "bookie-1":
+                copy_live(path, copied / path.name)
+            elif path.is_file():
+                shutil.copy2(path, copied)
         for words in (["status"], ["down"]):
             command = [sys.executable, "-m", "octavo", *words, "--data", str(tmp_path / "copy")]
             said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -20,7 +20,7 @@ from octavo.proto.bookie_wire import Status
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import IllegalStateError, StorageFailed
 from octavo.runtime.ids import LedgerId
-from tests.bookie_rig import ROOT, BookieRig, entry, flip, snapshot, until
+from tests.bookie_rig import ROOT, BookieRig, copy_live, entry, flip, snapshot, until
 
 ENTROPY = SeededEntropy(5)
 COOKIE = Cookie("b1", "cluster", ENTROPY.uuid(), {"data": "dir"}, (), 4)
@@ -283,7 +283,7 @@ async def test_two_servers_on_one_directory(rig: BookieRig) -> None:
 async def test_b28_two_processes_with_one_id(rig: BookieRig, tmp_path: pathlib.Path) -> None:
     """A copy of the directory on another machine, same id: the registration tells them apart."""
     copy = tmp_path / "copy"
-    shutil.copytree(rig.data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
+    copy_live(rig.data_dir, copy)
     second = BookieRig(copy, registration_wait_s=0.0)
     second.cluster = rig.cluster
     with pytest.raises(IllegalStateError, match="held by another process"):
@@ -313,7 +313,7 @@ async def test_b17_an_entry_whose_sync_failed_is_written_again_and_synced(rig: B
     ledger = await filled(rig, 3)
     rig.disk.fail_sync = True
     unsynced = asyncio.create_task(rig.add(entry(ledger, 3)))
-    await asyncio.wait_for(asyncio.shield(rig.server.failed), 20)
+    await asyncio.wait_for(asyncio.shield(rig.server.failed), 30)
     unsynced.cancel()
     rig.disk.fail_sync = False
     await rig.crash()
@@ -388,7 +388,7 @@ async def published(rig: BookieRig) -> tuple[int, int]:
 
 async def until_published(rig: BookieRig) -> tuple[int, int]:
     journal = rig.server._boot.journal  # pyright: ignore[reportPrivateUsage]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while await published(rig) != tuple(journal.recorded):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return await published(rig)
@@ -438,7 +438,7 @@ async def test_b28_a_copy_that_lost_its_registration_publishes_nothing(
     await filled(rig, 3)
     before = await until_published(rig)
     copy = tmp_path / "copy"
-    shutil.copytree(rig.data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
+    copy_live(rig.data_dir, copy)
     second = BookieRig(copy, registration_wait_s=0.0)
     second.cluster = rig.cluster
     with pytest.raises(IllegalStateError, match="held by another process"):

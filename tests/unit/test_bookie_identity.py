@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import pathlib
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from octavo.runtime.errors import (
     StorageUnavailable,
 )
 from octavo.runtime.ids import LedgerId
-from tests.bookie_rig import DEADLINE_S, ROOT, BookieRig, entry, flip
+from tests.bookie_rig import DEADLINE_S, ROOT, BookieRig, copy_live, entry, flip
 
 ENTROPY = SeededEntropy(5)
 OLD = Cookie("b1", "cluster", ENTROPY.uuid(), {"data": "dir"}, (), 4)
@@ -93,7 +92,7 @@ async def test_b28_a_copy_started_by_mistake_changes_nothing(
     await rig.add(entry(ledger, 0))
     before = await stored(rig)
     for accept in (False, True):
-        shutil.copytree(rig.data_dir, copy := tmp_path / f"copy-{accept}")
+        copy_live(rig.data_dir, copy := tmp_path / f"copy-{accept}")
         if accept:
             (copy / "cookie").unlink()  # its history is in doubt: the flag would renew
         second = BookieRig(copy, registration_wait_s=0.0)
