@@ -33,7 +33,7 @@ from octavo.spark.plan import FileSplit
 from octavo.spark.reading import plan_files, read_file_split
 from tests.spark_memory import MemoryTopic, Row, numbered, rows_back
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 KEYS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -42,9 +42,10 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The options of a URI that lead to a running S3 server."""
-    with pytest.MonkeyPatch.context() as patch:
+    said = tmp_path_factory.mktemp("s3") / "stderr.txt"
+    with pytest.MonkeyPatch.context() as patch, said.open("wb") as errors:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         command = [sys.executable, "-m", "tests.s3_server"]
@@ -54,7 +55,7 @@ def s3() -> Iterator[str]:
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             text=True,
         ) as server:
             watch = threading.Timer(START_TIMEOUT_S, server.kill)
@@ -62,7 +63,7 @@ def s3() -> Iterator[str]:
             assert server.stdout is not None
             port = server.stdout.readline().strip()
             watch.cancel()
-            assert port, "the S3 server did not start"
+            assert port, f"the S3 server did not start: {said.read_text()[-2000:]}"
             yield f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
             server.kill()
 

@@ -350,7 +350,7 @@ async def test_rd7_long_polls_end_with_their_connection(tmp_path: pathlib.Path) 
 
 
 async def test_who_does_not_say_hello_is_told_and_closed(tmp_path: pathlib.Path) -> None:
-    async with BookieRig(tmp_path / "data", hello_timeout_s=0.05) as rig:
+    async with BookieRig(tmp_path / "data", hello_timeout_s=0.5) as rig:
         greeted = await rig.client()
         silent = await rig.client(hello=False)
         assert "no hello" in error_of(await silent.receive()).cause

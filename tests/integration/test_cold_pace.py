@@ -42,11 +42,11 @@ async def test_f078_storage_is_read_at_its_pace_beside_a_tail_and_freely_without
                 await asyncio.sleep(0.05)
 
         await asyncio.sleep(1.1)  # what came in last is so long ago
-        free_s = await read()
+        least_s = (BATCHES - 3) * len(PIECE) / PER_S  # the last piece is not waited for
+        free_s = min([await read() for _ in range(3)])  # a busy machine may hold one up
         writes = asyncio.ensure_future(write())
         await client.produce(batch_of(make_batch([b"v"]), topic="tail"))
         paced_s = await read()
         writes.cancel()
         await asyncio.wait({writes})
-        least_s = (BATCHES - 3) * len(PIECE) / PER_S  # the last piece is not waited for
         assert paced_s > least_s > free_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from octavo import AsyncClient, AsyncGroupConsumer, TopicPartition
 from octavo.client.messaging.partitioner import partition_of
+from octavo.runtime.errors_of_groups import GroupIdNotFound
 from tests.group_cluster import QUICK
 from tests.serving_rig import until
 from tests.serving_server import Loopback, loopback
@@ -124,7 +126,7 @@ async def _polled(consumer: AsyncGroupConsumer) -> set[bytes]:
 async def _read(consumer: AsyncGroupConsumer, sent: set[bytes], got: Iterable[bytes] = ()) -> None:
     """All of it, of which some was got before, and nothing else."""
     found = set(got)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while found < sent:
             found |= await _polled(consumer)
     assert found == sent
@@ -136,6 +138,16 @@ async def _begun(consumer: AsyncGroupConsumer) -> None:
         assert not await consumer.poll(timeout=0.1)
     for where in await consumer.assignment():
         await consumer.position(where)  # chosen
+
+
+async def _joined(sdk: AsyncClient) -> None:
+    """The coordinator knows a member: the group's subscription has begun."""
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(GroupIdNotFound):
+                if (await sdk.admin.describe_group("g")).members:
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def test_f6_latest_is_not_for_a_partition_that_came_behind_the_subscription(
@@ -170,7 +182,8 @@ async def test_f6_latest_is_not_for_a_topic_that_came_behind_the_subscription(
         AsyncClient(client.address, metadata_max_age_ms=100) as sdk,
         sdk.consumer("orders", group="g", auto_offset_reset="latest") as consumer,
     ):
-        assert not await consumer.poll(timeout=0.5)
+        await consumer.poll(timeout=0)  # begins to join; it gets nothing by which to tell
+        await _joined(sdk)
         await _late_records(sdk, consumer, sdk.admin.create_topic("orders", AFTER))
 
 

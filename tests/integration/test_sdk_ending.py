@@ -29,10 +29,11 @@ SEVERAL = """
 import sys
 from octavo import Client
 from octavo.client.messaging.sync import ending
-ending.EXIT_TIMEOUT_S = 0.5
+ending.EXIT_TIMEOUT_S = 1.0
 keep = []
 for address in sys.argv[1:]:
     client = Client(address)
+    client.connect()  # what is left for the exit is to send
     producer = client.producer(linger_ms=0)
     keep.append((client, producer))
     for n in range(10):
@@ -99,7 +100,7 @@ for _ in range(10):
 gc.collect()
 for thread in threading.enumerate():
     if thread.name == "octavo-client":
-        thread.join(20)
+        thread.join(60)
 print(sum(thread.name == "octavo-client" for thread in threading.enumerate()))
 """
 

@@ -66,10 +66,8 @@ async def test_changes_are_followed() -> None:
                 await watched.repairs.hold(BookieHold(ME, HoldKind.READONLY))
             else:
                 await watched.repairs.release("bookie-1")
-            for _ in range(1000):
-                if watched.watch.held is wanted:
-                    break
-                await asyncio.sleep(0.001)
-            assert watched.watch.held is wanted
+            async with asyncio.timeout(30):
+                while watched.watch.held is not wanted:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
     finally:
         following.cancel()
