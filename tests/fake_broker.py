@@ -596,5 +596,5 @@ class FakeClusterThread:
         self.run(self.cluster.stop())
         self.run(_drained())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()

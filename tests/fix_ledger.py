@@ -17,7 +17,7 @@ from octavo.runtime.entropy import SystemEntropy
 from tests.fake_bookie import FakeBookie
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Let the loop run until `condition()` is true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

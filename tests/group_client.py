@@ -64,7 +64,7 @@ class GroupsClient:
         for channel in self._channels.values():
             await channel.close()
 
-    async def find(self, group_id: str, timeout_s: float = 15.0) -> groups_pb2.Coordinator:
+    async def find(self, group_id: str, timeout_s: float = 60.0) -> groups_pb2.Coordinator:
         """The coordinator, as any broker names it."""
         request = groups_pb2.FindCoordinatorRequest(group_ids=[group_id])
         async with asyncio.timeout(timeout_s):
@@ -87,7 +87,7 @@ class GroupsClient:
         group_id: str,
         call: Callable[[groups_pb2_grpc.GroupsAsyncStub], Callable[..., Awaitable[Message]]],
         request: Message,
-        timeout_s: float = 15.0,
+        timeout_s: float = 60.0,
     ) -> Message:
         """The first answer that is not about finding the coordinator."""
         async with asyncio.timeout(timeout_s):
@@ -135,7 +135,7 @@ class GroupsClient:
     async def describe(self, group_id: str) -> groups_pb2.GroupDescription:
         """The group, when its coordinator answers."""
         request = groups_pb2.DescribeGroupsRequest(group_ids=[group_id])
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while True:
                 found = await self.find(group_id)
                 try:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 from grpc_health.v1 import health_pb2
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 30.0
 _STATUS = {
     health_pb2.HealthCheckResponse.SERVING: "SERVING",
     health_pb2.HealthCheckResponse.NOT_SERVING: "NOT_SERVING",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prometheus_client.core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 class Page(NamedTuple):

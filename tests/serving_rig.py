@@ -179,7 +179,7 @@ class Answers:
 
     async def wait(self, count: int) -> list[Answer]:
         """All answers once there are `count`."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.all) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -199,7 +199,7 @@ async def produce(shell: PartitionShell, batch: bytes, acks: int = ACKS_ALL) -> 
 async def until(condition: object, what: str = "condition") -> None:
     """Let the loop run until `condition()` holds."""
     assert callable(condition)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

@@ -40,7 +40,7 @@ class World:
 
     async def rounds_until(self, gone: Callable[[Sink], bool]) -> Sink:
         """Until the record says so, as a sweep does before it does anything else."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not gone(found := await self.sinks.read(SINK)):
                 await asyncio.sleep(0.01)
                 await self.round()

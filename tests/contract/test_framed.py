@@ -24,7 +24,7 @@ from octavo.runtime.address import join_address
 from octavo.runtime.errors import BookieUnavailable, ConfigError, OctavoError
 from tests.virtual_loop import VirtualLoop
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 LARGE_BYTES = 3_000_000
 
 

@@ -22,7 +22,7 @@ from tests.contract.metadata_harness import (
     MetadataHarness,
 )
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:

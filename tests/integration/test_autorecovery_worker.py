@@ -385,7 +385,7 @@ async def test_a10_an_auditor_marks_copies_that_could_lie_apart_and_calls_none_m
             await looks()
         assert await scene.repairs.read(scene.ledger_id) is None, "a bookie is away"
         await cookies.delete_cookie(kept)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await scene.repairs.read(scene.ledger_id) is None:
                 report = await looks()
                 assert (report.short, report.unchecked) == (0, 0)

@@ -100,7 +100,7 @@ async def prepared(
 
 async def moved(found: Setup, group: str, offset: int) -> int:
     """Where the group is once it is not at `offset` any more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             committed = await found.world.client.committed(group)
             if committed["t", 0] != offset:
@@ -237,7 +237,7 @@ async def test_f162_an_evicted_group_is_told_and_goes_on_where_it_was_put(
                 await producer.send_many("t", [RECORD] * 30)  # one batch: one eviction
             offset = await moved(found, "slow", 1)
             seen: list[int] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not lost or offset not in seen:
                     seen += [record.offset for record in await consumer.poll(timeout=0.05)]
         assert first == [0]

@@ -201,7 +201,7 @@ async def test_ledgers_that_lack_copies_are_shown_by_the_auditor_alone(
         closed = await catalog.read(ledger)
         await catalog.cas(closed, closed.metadata.in_recovery().closed(EntryId(-1), 0))
         report = made.healing.audit
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while report is None or not (report.ledgers and (report.short or report.unchecked)):
                 await asyncio.sleep(0.01)
                 report = made.healing.audit

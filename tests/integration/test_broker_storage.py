@@ -130,7 +130,7 @@ async def cluster(tmp_path: pathlib.Path) -> AsyncIterator[RealStorage]:
 
 
 async def lookup(client: Client, partition: int = 0) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while True:
             reply = await client.stub.Lookup(pb.LookupRequest(topic="orders", partition=partition))
             if not reply.HasField("error"):

@@ -23,7 +23,7 @@ from octavo.runtime.errors import BrokerUnavailable
 from octavo.spark.export import ExportProgress, ExportReport, JoinProgress
 from tests.fake_broker import FakeClusterThread
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 class Done:

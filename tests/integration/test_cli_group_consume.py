@@ -98,7 +98,7 @@ def test_ctrl_c_commits_what_was_written_and_shares_are_told(found: GroupCluster
         found.send("t", 0, 3)
         found.until(lambda: committed(found)[("t", 0)] == 8)
         first.send_signal(signal.SIGINT)
-        out, err = first.communicate(timeout=20)
+        out, err = first.communicate(timeout=60)
     finally:
         first.kill()
     assert (first.returncode, len(out.splitlines())) == (0, 13)
@@ -119,7 +119,7 @@ def test_what_its_reader_did_not_take_is_not_committed(found: GroupCluster) -> N
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
-        process.wait(20)
+        process.wait(60)
     finally:
         process.kill()
     assert process.returncode == 0

@@ -77,7 +77,7 @@ async def test_what_is_no_compacted_topic_is_told(client: AsyncClient) -> None:
                 await producer.send("t", b"v")
 
         with pytest.raises(InvalidRecord, match="no key"):
-            await asyncio.wait_for(sent_until_refused(), 20)
+            await asyncio.wait_for(sent_until_refused(), 30)
 
 
 async def test_a_table_is_the_last_value_of_each_key_and_follows(client: AsyncClient) -> None:

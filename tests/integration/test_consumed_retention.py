@@ -60,7 +60,7 @@ class Setup:
 
     async def goes_to(self, offset: int) -> None:
         """Rounds bring the log's start there, and not further."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while (start := await self._round()) != offset:
                 assert start < offset
         await self.stays(offset)

@@ -183,7 +183,7 @@ producer.send("one", b"warm")
 stop = threading.Event()
 def load():
     while not stop.is_set():
-        producer.send_nowait("one", b"load").result(20)
+        producer.send_nowait("one", b"load").result(60)
 thread = threading.Thread(target=load)
 thread.start()
 for _ in range(CHILDREN):

@@ -64,7 +64,7 @@ async def test_every_partition_is_listed_by_whom_it_is_asked_for() -> None:
             assert not code_of(home)
             stub = found.client.stub(home.address)
             request = groups_pb2.ListGroupsRequest(partitions=[home.partition])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while True:
                     (partition,) = (await stub.ListGroups(request)).partitions
                     if not code_of(partition):

@@ -32,7 +32,7 @@ WHOLE = {"2": "a2", "3": "c3"}
 """What a partition holds at the end: a0 was superseded, b1 trimmed."""
 NEEDED = {"create_and_put": 4, "put": 6, "delete": 2}
 """Writes that a life must have, or the sweep proves little."""
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 ROOT = pathlib.Path(__file__).parents[2]
 """Where `tests` is: with PYTHONSAFEPATH the working directory is not looked in."""
 

@@ -34,7 +34,7 @@ from tests.unit.metadata_stores import QUORUM, members
 pytestmark = pytest.mark.zookeeper
 
 CLOCK, ENTROPY = SystemClock(), SystemEntropy()
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from octavo.runtime.errors import OctavoError
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster, FakeClusterThread
 
-JOIN_S = 20.0
+JOIN_S = 60.0
 LONG_S = 120.0
 """Of each call's own limit: far beyond the test."""
 

@@ -33,7 +33,7 @@ MAY_FAIL = {
     ("on_lost", "seek"): IllegalStateError,
 }
 """Of what is somebody else's by then."""
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Mine(Exception):

@@ -27,7 +27,7 @@ SETTINGS = {
     "group_heartbeat_interval_ms": int(INTERVAL_S * 1000),
 }
 PATIENCE_S = 30.0
-SLACK_S = 2.0
+SLACK_S = 8.0
 """Of what must be over by a time, on a busy machine."""
 
 MEMBER = """
@@ -143,8 +143,8 @@ class Member:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(10)
-        self._thread.join(10)
+        self.process.wait(60)
+        self._thread.join(60)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -214,7 +214,7 @@ def test_f096_f111_who_is_killed_is_replaced_at_what_it_committed(
     assert at in (last.offset, last.offset + 1), "all but the last one, which may be stored unseen"
     until(lambda: gone in second.owned)
     (assigned,) = [one for one in second.since(there, "assign") if gone in one.slots]
-    assert assigned.at_s - killed_s < SESSION_S + 2.0
+    assert assigned.at_s - killed_s < SESSION_S + SLACK_S
     until(lambda: any(one.slots == (gone,) for one in second.since(there, "record")))
     resumed = next(one for one in second.since(there, "record") if one.slots == (gone,))
     assert resumed.offset == at, "none before, none left out"

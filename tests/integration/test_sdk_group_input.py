@@ -24,7 +24,7 @@ from octavo.errors import (
 )
 from tests.group_cluster import GroupCluster
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")

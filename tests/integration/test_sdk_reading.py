@@ -54,7 +54,7 @@ async def test_read_to_end_of_an_empty_topic_and_over_a_control_tail(
     await fill(client, "one", 3)
     fake.log("one").append_control(1)
     fake.appended()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         assert len(await read_all(client, "one")) == 3
     async with client.reader("one") as reader:
         assert len([record async for record in reader.read_to_end()]) == 3
@@ -233,7 +233,7 @@ async def test_closing_ends_an_iteration(client: AsyncClient) -> None:
     task = asyncio.ensure_future(consume())
     await asyncio.sleep(0)
     await reader.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await task == 0
 
 

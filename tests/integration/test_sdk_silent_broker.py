@@ -15,7 +15,7 @@ from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster
 from tests.tcp_proxy import TcpProxy
 
-GIVE_UP_S = 20.0
+GIVE_UP_S = 60.0
 """Below request_timeout_ms (30 s) and gRPC's own ping timeout (60 s)."""
 
 

@@ -47,7 +47,7 @@ async def test_p2_keys_go_to_the_partitions_the_topic_has_now(
         await producer.send("t", b"old", key=b"a")
         create_again(fake, after)
         refused: list[OctavoError] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while True:  # the first ones may meet the change: they fail and say so
                 try:
                     await producer.send("t", b"probe", key=b"a")
@@ -91,7 +91,7 @@ async def test_f6_a_reader_by_name_goes_on_at_the_start_of_the_next_life_and_say
             for number in range(8):
                 await again.send("t", b"new-%d" % number, partition=number % 2)
         got: list[bytes] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(got) < 8:
                 got += [record.value or b"" for record in await reader.poll(timeout=1)]
         assert sorted(got) == [b"new-%d" % number for number in range(8)]
@@ -118,7 +118,7 @@ async def test_a_position_of_the_old_topic_raises_at_each_poll_until_a_seek(
             await again.send("t", b"new", partition=0)
         await consumer.assign([where])
         await consumer.seek(where, 0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not (records := await consumer.poll(timeout=1)):
                 pass
         assert [record.value for record in records] == [b"new"]
@@ -147,7 +147,7 @@ async def test_new_partitions_are_seen_by_readers_by_name(fake: FakeCluster) -> 
             async with client.producer() as producer:
                 await client.admin.describe_topic("t")
                 await producer.send("t", b"late", partition=7)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while not (records := await reader.poll(timeout=1)):
                     pass
             assert (records[0].partition, records[0].value) == (7, b"late")

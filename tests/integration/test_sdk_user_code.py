@@ -236,7 +236,7 @@ async def test_u2_a_producer_that_breaks_says_so_through_a_handler_that_raises(
     try:
         future = producer.send_nowait("one", b"second")
         with pytest.raises(DeliveryFailed, match="fault of its own"):
-            await asyncio.wait_for(future, 10)
+            await asyncio.wait_for(future, 30)
     finally:
         tasks.removeFilter(refuse)
         own.removeFilter(refuse)

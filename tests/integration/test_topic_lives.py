@@ -87,7 +87,7 @@ async def test_f134_a_late_deletion_leaves_the_next_topic_of_the_name_alone() ->
 
         store.put = paused  # type: ignore[method-assign]
         late = asyncio.ensure_future(delete(b))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await entered.wait()
         assert await delete(a) == ""
         await create_topic(a)
@@ -159,7 +159,7 @@ async def test_o3_a_late_release_or_eviction_leaves_the_next_owner_alone() -> No
         mine = ownership._mine  # pyright: ignore[reportPrivateUsage]
         registry = ownership._registry  # pyright: ignore[reportPrivateUsage]
         late = asyncio.ensure_future(registry.release(0, mine))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await entered.wait()
         await store.delete("/octavo/bundles/0", expected=None)
         await store.create("/octavo/bundles/0", b"another broker", ephemeral=True)

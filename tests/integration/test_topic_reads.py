@@ -99,7 +99,7 @@ async def test_f028_a_list_says_of_each_topic_what_its_description_says() -> Non
         told: dict[str, pb.TopicInfo] = {}
         for client in clients:
             owners: set[str] = set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while owners != {"broker-1", "broker-2"}:  # seen by watches, a moment later
                     described = await client.stub.Metadata(pb.MetadataRequest(topics=names))
                     told = {info.name: info for info in described.topics}

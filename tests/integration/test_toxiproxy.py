@@ -48,7 +48,7 @@ def test_bytes_pass_and_are_counted(toxiproxy: ToxiproxyServer, link: Link) -> N
     with connect(link) as client:
         client.sendall(b"hello")
         assert client.recv(5) == b"hello"
-    assert wait_until(lambda: toxiproxy.received_bytes(link) >= 10, 5.0)
+    assert wait_until(lambda: toxiproxy.received_bytes(link) >= 10, 30.0)
 
 
 def test_the_server_names_its_version(toxiproxy: ToxiproxyServer) -> None:

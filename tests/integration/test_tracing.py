@@ -37,7 +37,7 @@ from tests.group_brokers import QUICK
 from tests.serving_server import Client as RawClient
 from tests.serving_server import loopback
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Spans:

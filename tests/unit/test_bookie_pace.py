@@ -74,5 +74,5 @@ def test_whoever_waits_is_woken_by_the_end() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     pace.stop()
-    thread.join(10)
+    thread.join(60)
     assert ended == [True]

@@ -517,7 +517,7 @@ class NoRoomToRoll(FaultyDisk):
     def create(self, path: pathlib.Path, preallocate_bytes: int) -> Appender:
         if self.armed:
             self.entered.set()
-            assert self.go.wait(20)
+            assert self.go.wait(60)
             raise OSError(errno.ENOSPC, "injected: no space")
         return super().create(path, preallocate_bytes)
 
@@ -564,7 +564,7 @@ async def test_b8_duplicate_of_an_entry_whose_sync_fails_is_never_ok(rig: Bookie
     tasks = [asyncio.create_task(rig.add(entry(ledger, 1))) for _ in range(2)]
     await until(lambda: 1 in object_of(rig, ledger).pending)
     rig.disk.gate.set()
-    await asyncio.wait_for(asyncio.shield(rig.server.failed), 20)
+    await asyncio.wait_for(asyncio.shield(rig.server.failed), 30)
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
     for task in tasks:

@@ -164,7 +164,7 @@ async def test_a_lock_is_given_back_when_the_storage_is_opened_again(
 
         catalog.cas = never  # type: ignore[method-assign, assignment]
         ledger = await a_ledger(rig)
-        await asyncio.wait_for(written.wait(), 20)
+        await asyncio.wait_for(written.wait(), 30)
         assert await repairs_of(rig).lock(ledger, b"worker") is None
         await reclaimer.close()
         assert await repairs_of(rig).lock(ledger, b"worker") is not None

@@ -124,11 +124,11 @@ async def test_w10_room_comes_back_with_answers_and_nobody_waits_for_a_stopped_h
     waiting = [asyncio.create_task(budget.wait()) for budget in (one, other)]
     await asyncio.sleep(0)
     one.moved(-20)  # the handle has room, and so has the process
-    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting), 30)
     assert (one.in_flight_bytes, pool.in_flight_bytes) == (80, 140)
     one.moved(20)
     stopped = asyncio.create_task(one.wait())
     await asyncio.sleep(0)
     assert not stopped.done()
     one.end()
-    await asyncio.wait_for(stopped, 5)
+    await asyncio.wait_for(stopped, 30)

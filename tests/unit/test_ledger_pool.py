@@ -113,7 +113,7 @@ async def test_a_stalled_loop_does_not_expire_what_it_has_not_read() -> None:
     await asyncio.sleep(0)
     assert (lane.outcomes, pool.late_ticks) == ([], 1)
     clock.advance(0.1)
-    await asyncio.wait_for(lane.changed.wait(), 5)
+    await asyncio.wait_for(lane.changed.wait(), 30)
     assert lane.outcomes == [Status.TIMEOUT]
     await pool.close()
     await bookie.stop()
@@ -134,7 +134,7 @@ async def test_unknown_bookies_and_refused_dials_fail_at_once() -> None:
     for _ in range(3):  # dialled once; then refused during the pause
         lane = Lane(Member("b0", bookie.incarnation))
         pool.channel("b0", "add").enqueue(lane, run_of(b"x"))
-        await asyncio.wait_for(lane.changed.wait(), 5)
+        await asyncio.wait_for(lane.changed.wait(), 30)
         assert lane.outcomes == [Status.DISCONNECTED]
     await pool.close()
 
@@ -192,7 +192,7 @@ async def test_a_hello_answered_in_the_turn_in_which_it_was_given_up_harms_nobod
     # Delivered in the next turn, behind the end of the dialling that begins in this one.
     accepted.send([encode_frame(FrameType.HELLO_REPLY, 0, reply.SerializeToString())])
     await pool.close()
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
     assert broken == []
     await listener.close()
 

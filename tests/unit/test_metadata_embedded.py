@@ -29,8 +29,8 @@ from tests.fix_ledger import until
 from tests.fix_zookeeper import free_port
 from tests.unit.metadata_stores import PATHS
 
-WAIT_S = 10.0
-LEASE_S = 3.0
+WAIT_S = 30.0
+LEASE_S = 15.0
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ class Followed:
         self.told.set()
 
     async def until(self, wanted: Mapping[str, QuotaLimits]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.seen != wanted:
                 self.told.clear()
                 await self.told.wait()

@@ -32,7 +32,7 @@ from octavo.runtime.errors import (
 from octavo.runtime.ids import Member
 from tests.unit.metadata_stores import CLOCK, PATHS
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 ONE = BookieRegistration("bookie-1", uuid.UUID(int=1), "h:1", "h:2", "rack-1")
 
 

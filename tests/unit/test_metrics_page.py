@@ -17,7 +17,7 @@ from octavo.runtime.errors import ConfigError
 from octavo.runtime.sockets import established
 from tests.metrics_client import GET, asked, page_of
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @asynccontextmanager

@@ -117,14 +117,14 @@ async def in_doubt(rig: Rig) -> tuple[PartitionShell, asyncio.Future[list[object
     writer.close = close_while_written  # type: ignore[method-assign]
     rolling: asyncio.Future[list[object]]
     rolling = asyncio.gather(shell.roll(), return_exceptions=True)  # type: ignore[assignment]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await lost.wait()
     return shell, rolling
 
 
 async def test_ml7_unload_settles_a_list_write_in_doubt_instead_of_waiting(rig: Rig) -> None:
     shell, rolling = await in_doubt(rig)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await shell.close(60.0)
     await rolling
     again = await rig.broker().open(segment_bytes="65536")

@@ -109,7 +109,7 @@ def is_named(error: pb.Error) -> bool:
 async def test_every_request_that_needs_the_store_names_it(loopback: Loopback) -> None:
     broker = await silenced(loopback)
     stub = broker.stub
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         found = await stub.Metadata(pb.MetadataRequest(topics=["a", "orders", "b"]))
         assert [is_named(topic.error) for topic in found.topics] == [True, False, True]
         lookup = await stub.Lookup(pb.LookupRequest(topic="new"))

@@ -28,7 +28,7 @@ from octavo.runtime.errors import (
 from tests.await_sites import Step, Watch, awaits_of, task_factory
 
 HERE = TopicPartition("t", 0)
-LIMIT_S = 5.0
+LIMIT_S = 30.0
 FILES = frozenset({__file__, str(table_view.__file__)})
 NEVER_SUSPEND = ("await leave_async(self.close, error)",)
 
