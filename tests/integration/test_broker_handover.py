@@ -180,7 +180,7 @@ async def test_a_broker_that_leaves_is_given_nothing_by_one_that_can_wait(
 
 
 async def test_the_last_broker_stops_without_a_successor(cluster: Loopback) -> None:
-    await brokers(cluster, 1)
+    await brokers(cluster, 1, stop_deadline_s=60.0)
     async with asyncio.timeout(30):
         await cluster.servers[0].stop()
     assert not cluster.servers[0].registry.shells()

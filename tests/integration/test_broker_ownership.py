@@ -171,7 +171,7 @@ async def test_g3_lost_session_answers_not_leader_at_once_and_comes_back(
     await asyncio.sleep(0.05)
     store.resume()
     cluster.metadata.expire(store)
-    reply = await asyncio.wait_for(waiting, 30)
+    reply = await asyncio.wait_for(waiting, 15)
     assert reply.partitions[0].error.code == "NOT_LEADER"
     assert await produce_somewhere(cluster, 0, make_batch([b"c"])) == 2
     (shell,) = server.registry.shells()
@@ -263,7 +263,7 @@ async def test_partition_that_cannot_be_loaded_does_not_hold_up_its_stream(
     await produce_somewhere(cluster, 1, make_batch([b"b"]))
     cluster.bookies.live = 1
     sent = [batch_of(make_batch([b"x"]), correlation=i) for i in range(50)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(15):
         acks = await client.produce(*sent)
         assert {ack.error.code for ack in acks} <= {"READ_UNKNOWN", "NOT_LEADER"}
         fetched = await client.fetch(fetch_of(0, partitions=(1,)))

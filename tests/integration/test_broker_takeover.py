@@ -169,7 +169,7 @@ async def test_a_heartbeat_names_the_process_and_is_held_no_longer_than_allowed(
     channel = grpc.aio.insecure_channel(cluster.servers[0].address)
     stub = PeersStub(channel)
     asked = peers_pb2.HeartbeatRequest(from_broker="x", hold_ms=0)
-    reply = await asyncio.wait_for(stub.Heartbeat(asked), 30)  # pyright: ignore
+    reply = await asyncio.wait_for(stub.Heartbeat(asked), 8)  # pyright: ignore
     assert reply.process_nonce == cluster.servers[0].ownership._standing.me.process_nonce  # pyright: ignore[reportPrivateUsage]
     for hold_ms in (-1, 10_001):
         with pytest.raises(grpc.aio.AioRpcError, match="cannot be held"):

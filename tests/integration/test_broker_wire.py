@@ -193,7 +193,7 @@ async def test_long_poll_wakes_on_append(client: Client) -> None:
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await client.produce(batch_of(make_batch([b"a"])))
-    reply = await asyncio.wait_for(waiting, 30)
+    reply = await asyncio.wait_for(waiting, 15)
     assert len(reply.partitions[0].batches) == 1
 
 
@@ -204,7 +204,7 @@ async def test_long_poll_waits_for_min_bytes_over_all_partitions(client: Client)
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await client.produce(batch_of(make_batch([bytes(800)]), partition=1))
-    reply = await asyncio.wait_for(waiting, 30)
+    reply = await asyncio.wait_for(waiting, 15)
     assert [len(p.batches) for p in reply.partitions] == [1, 1]
 
 
@@ -220,7 +220,7 @@ async def test_next_request_cuts_a_long_poll_short(client: Client) -> None:
     await call.write(fetch_of(0, max_wait_ms=20_000, correlation=1))
     await asyncio.sleep(0.05)
     await call.write(fetch_of(0, max_wait_ms=0, correlation=2))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(15):
         first, second = await call.read(), await call.read()
     assert isinstance(first, pb.FetchReply)
     assert isinstance(second, pb.FetchReply)

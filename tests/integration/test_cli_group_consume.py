@@ -98,7 +98,7 @@ def test_ctrl_c_commits_what_was_written_and_shares_are_told(found: GroupCluster
         found.send("t", 0, 3)
         found.until(lambda: committed(found)[("t", 0)] == 8)
         first.send_signal(signal.SIGINT)
-        out, err = first.communicate(timeout=60)
+        out, err = first.communicate(timeout=180)
     finally:
         first.kill()
     assert (first.returncode, len(out.splitlines())) == (0, 13)

@@ -233,7 +233,7 @@ def test_groups_are_offered_after_a_tab(found: GroupCluster, octavo: Octavo) -> 
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.stdout.split(), done.stderr) == (["billing", "bills"], "")

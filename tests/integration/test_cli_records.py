@@ -197,7 +197,7 @@ def test_stopping_a_producer_says_how_many_records_are_there(
         process.stdin.flush()
         assert process.stdout.readline()  # what is printed was acknowledged
     process.send_signal(stop)
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=180)[1].decode()
     assert process.returncode == ExitCode.INTERRUPTED
     assert "2 records of 2 lines in t" in said
 
@@ -376,7 +376,7 @@ def test_following_into_arrow_leaves_a_complete_file_when_it_is_stopped(
     staged = path.with_name(f"t.arrow.{process.pid}.part")
     until(process, lambda: staged.exists() and staged.stat().st_size > 8_000)  # not only a schema
     process.send_signal(stop)
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=180)[1].decode()
     assert (process.returncode, said) == (ExitCode.OK, f"500 records written to {path}\n")
     assert rows(path) == 500
     assert [file.name for file in tmp_path.iterdir()] == ["t.arrow"]

@@ -262,7 +262,7 @@ def test_the_same_of_a_process(ends: str, line: str, words: Callable[[str], list
         ["bash", "-c", shell, sys.executable, *words(line)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     wanted = ExitCode.UNAVAILABLE if line.startswith("status") else ExitCode.OK

@@ -48,7 +48,7 @@ def run(*words: str, given: str = "") -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )

@@ -166,7 +166,7 @@ def test_a_copy_of_a_running_folder_is_a_cluster_of_its_own(tmp_path: pathlib.Pa
                 shutil.copy2(path, copied)
         for words in (["status"], ["down"]):
             command = [sys.executable, "-m", "octavo", *words, "--data", str(tmp_path / "copy")]
-            said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
             assert "not running" in said.stdout + said.stderr
         with LocalCluster(bookies=1, data=tmp_path / "copy") as copy:
             assert copy.bootstrap_servers != first.bootstrap_servers

@@ -72,7 +72,7 @@ async def test_a_fetch_that_waits_hears_of_the_trim(cluster: Loopback, client: C
     waiting = asyncio.ensure_future(client.fetch(asked))
     await until(lambda: watchers._callbacks)  # pyright: ignore[reportPrivateUsage]
     await delete(client, 2)
-    reply = await asyncio.wait_for(waiting, 30)
+    reply = await asyncio.wait_for(waiting, 15)
     assert reply.partitions[0].error.code == "OFFSET_OUT_OF_RANGE"
 
 

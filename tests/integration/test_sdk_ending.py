@@ -179,7 +179,7 @@ with Client(sys.argv[1]) as client, client.producer() as producer:
 def test_closed_standard_descriptors_do_not_matter(fake: FakeClusterThread, closed: str) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, ONE, fake.bootstrap],
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.returncode, count(fake)) == (0, 1)

@@ -257,7 +257,12 @@ def test_rb13_closing_while_nobody_coordinates_ends_in_time_and_says_what_is_unk
             with client.producer() as producer:
                 producer.send_many("t", [b"x"] * 10)
             readers = [
-                client.consumer("t", group=name, auto_offset_reset="earliest")
+                client.consumer(
+                    "t",
+                    group=name,
+                    auto_offset_reset="earliest",
+                    auto_commit_interval_ms=600_000,  # else a slow test has nothing to commit
+                )
                 for name in ("moved", "short", "block", "asleep")
             ]
             for reader in readers:
@@ -286,7 +291,12 @@ async def test_rb13_an_async_member_that_is_closed_while_nobody_coordinates(
     cluster: LocalCluster, topic: str
 ) -> None:
     async with AsyncClient(cluster.bootstrap_servers) as client:
-        consumer = client.consumer(topic, group="async", auto_offset_reset="earliest")
+        consumer = client.consumer(
+            topic,
+            group="async",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=600_000,  # else a slow test has nothing to commit
+        )
         while not await consumer.poll(timeout=0.2):
             pass
         assert len(await consumer.assignment()) == 2

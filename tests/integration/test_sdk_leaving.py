@@ -114,7 +114,7 @@ def test_a_forked_child_leaves_without_a_lock_that_nobody_gives_back(
         [sys.executable, "-W", "ignore", "-c", FORK, silent.bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.stdout.strip() == "7", done.stderr

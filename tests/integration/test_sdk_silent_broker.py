@@ -9,13 +9,14 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.client.messaging.cluster import calls, progress
+from octavo.proto import endpoints
 from octavo.proto.endpoints import channel_options, server_options
 from octavo.runtime.errors import RequestTimedOut
 from tests.bookie_rig import until
 from tests.fake_broker import FakeCluster
 from tests.tcp_proxy import TcpProxy
 
-GIVE_UP_S = 60.0
+GIVE_UP_S = 25.0
 """Below request_timeout_ms (30 s) and gRPC's own ping timeout (60 s)."""
 
 
@@ -68,10 +69,22 @@ async def test_a_slow_broker_is_not_left(
         assert broker.produce_messages == 2
 
 
-BEFORE_THE_PING_S = 3.5
-"""Connections end by themselves after 4 s of silence: what must be faster than that."""
+BEFORE_THE_PING_S = 30.0
+"""What must come before the end of a silent connection, which `slow_pings` puts off."""
 
 
+@pytest.fixture
+def slow_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections end after minutes of silence instead of 4 s: a busy machine is quicker."""
+    late = ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms")
+    liveness = {
+        **dict(endpoints._LIVENESS),  # pyright: ignore[reportPrivateUsage]
+        **{f"grpc.{name}": 300_000 for name in late},
+    }
+    monkeypatch.setattr(endpoints, "_LIVENESS", tuple(liveness.items()))
+
+
+@pytest.mark.usefixtures("slow_pings")
 async def test_a_request_is_asked_elsewhere_once_its_broker_fell_silent(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +103,7 @@ async def test_a_request_is_asked_elsewhere_once_its_broker_fell_silent(
         frozen.faults.release_metadata.set()
 
 
+@pytest.mark.usefixtures("slow_pings")
 async def test_f045_a_lookup_that_is_sent_on_to_a_silent_broker_ends(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,7 +305,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

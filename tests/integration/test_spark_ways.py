@@ -98,7 +98,7 @@ def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A PATH whose `python3` has none of our packages, nor pyspark."""
     folder = tmp_path_factory.mktemp("bare")
     venv = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
-    subprocess.run(venv, check=True, timeout=60)
+    subprocess.run(venv, check=True, timeout=180)
     return f"{folder / 'bin'}:{os.environ['PATH']}"
 
 

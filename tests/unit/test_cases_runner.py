@@ -50,7 +50,7 @@ def test_the_last_line_counts_verdicts(tmp_path: pathlib.Path) -> None:
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(cases.ROOT / "tools" / "cases.py"), "--folder", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 
     everything = run(str(tmp_path))
     assert everything.stdout.splitlines()[-1] == "cases: right=1 wrong=1 skipped=1"

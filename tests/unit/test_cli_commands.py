@@ -27,7 +27,7 @@ def octavo(*words: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
@@ -37,7 +37,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
         [sys.executable, "-X", "importtime", "-m", "octavo", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     for command in (

@@ -38,7 +38,7 @@ def complete(bootstrap: str, line: str, shell: str = "bash") -> tuple[list[str],
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     return done.stdout.split(), done.stderr

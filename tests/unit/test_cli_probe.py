@@ -57,7 +57,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", LOADED, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

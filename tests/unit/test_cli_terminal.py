@@ -61,7 +61,7 @@ def test_any_argument_is_named_in_any_locale(words: tuple[str, ...], locale: str
         [sys.executable, "-m", "octavo", *words],
         env=environment,
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode in (2, 3)

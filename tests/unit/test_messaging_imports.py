@@ -14,7 +14,7 @@ HEAVY = ("grpc", "pyarrow", "pydantic", "kazoo", "rocksdict", "uvloop", "lz4", "
 def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
     script = f"{code}\nimport sys\nprint([n for n in {names!r} if n in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=180
     )
     return list(eval(done.stdout))
 

@@ -52,7 +52,7 @@ def run(way: str, stop_s: str) -> tuple[str, str]:
         [sys.executable, "-c", PROGRAM, way, stop_s],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     return done.stdout, done.stderr

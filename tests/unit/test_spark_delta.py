@@ -180,7 +180,7 @@ async def test_killed_between_manifest_and_table(tmp_path: pathlib.Path, when: s
     """kill -9 with a manifest version that the table does not know, or has just got."""
     words = [sys.executable, "-c", KILLED, str(tmp_path), when]
     work = await asyncio.to_thread(
-        subprocess.run, words, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run, words, timeout=180, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert work.returncode == -signal.SIGKILL
     topic = sample()

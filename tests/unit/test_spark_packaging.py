@@ -68,7 +68,7 @@ def test_a_worker_without_octavo_names_its_interpreter_and_the_setting(
 ) -> None:
     """What Spark's worker unpickles, in an interpreter that has pyspark only, as Spark ships it."""
     venv = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path)]
-    subprocess.run(venv, check=True, timeout=60)
+    subprocess.run(venv, check=True, timeout=180)
     python = tmp_path / "bin" / "python3"
     archives = sorted(pathlib.Path(pyspark.__path__[0], "python", "lib").glob("*.zip"))
     assert archives
@@ -77,7 +77,7 @@ def test_a_worker_without_octavo_names_its_interpreter_and_the_setting(
         input=pickled(carried()),
         env={**os.environ, "PYTHONPATH": ":".join(map(str, archives))},
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     said = done.stderr.decode().splitlines()[-1]
@@ -112,7 +112,7 @@ import pyspark_octavo
         env={**os.environ, "PYTHONPATH": ":".join([str(made), *others])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert not done.returncode, done.stderr

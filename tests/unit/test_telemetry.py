@@ -21,7 +21,7 @@ def run(program: str, *args: str) -> tuple[str, str]:
         [sys.executable, "-c", program, *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     return done.stdout, done.stderr

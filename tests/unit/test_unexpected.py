@@ -118,7 +118,7 @@ async def main(stop):
 raise SystemExit(run_server(main))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == EXIT_BROKEN
     assert "a promise of our own" in done.stderr
