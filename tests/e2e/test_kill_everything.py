@@ -45,7 +45,7 @@ class _Writer(threading.Thread):
 
     def run(self) -> None:
         with Client(self._servers) as client:
-            producer = client.producer(delivery_timeout_ms=60_000, request_timeout_ms=5_000)
+            producer = client.producer(delivery_timeout_ms=180_000, request_timeout_ms=5_000)
             number = 0
             try:
                 while not self._ended.is_set():
@@ -53,7 +53,7 @@ class _Writer(threading.Thread):
                     futures = [producer.send_nowait(TOPIC, value, key=value) for value in batch]
                     number += len(batch)
                     for value, future in zip(batch, futures, strict=True):
-                        self._note(value, future.result(timeout=90))
+                        self._note(value, future.result(timeout=200))
             finally:
                 producer.close(timeout=60)
 
@@ -76,14 +76,14 @@ def test_kill_nine_of_everything_again_and_again_keeps_every_acked_record(
         writer.start()
         for _ in range(ROUNDS):
             writer.stop_after(len(writer.acked) + moments.randrange(50, 1500))
-            assert writer.acked_enough.wait(timeout=60), "no progress after the restart"
+            assert writer.acked_enough.wait(timeout=150), "no progress after the restart"
             names = [*cluster.processes]
             for name in names:
                 cluster.kill(name)
             for name in names:
                 cluster.restart(name)
         writer.stop_after(len(writer.acked) + 100)
-        assert writer.acked_enough.wait(timeout=60)
+        assert writer.acked_enough.wait(timeout=150)
         writer.end()
         writer.join(timeout=120)
         assert not writer.is_alive()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fake_broker import FakeClusterThread
 
-LIMIT_S = 60
+LIMIT_S = 180
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ while time.monotonic() < end:
         accepted += 1
     {other}
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
-client.close(20)
+client.close(60)
 print(accepted)
 """
 
@@ -79,9 +79,9 @@ print(accepted)
         ("producer.send_nowait('t', b'x')", 1, "pass"),
         ("producer.send('t', b'x')", 1, "pass"),
         ("producer.send_many('t', [b'x', b'y'])", 2, "producer.send_many('t', [b'z'] * 50)"),
-        ("producer.flush(10)", 0, "pass"),
+        ("producer.flush(60)", 0, "pass"),
         ("reader.poll(timeout=0)", 0, "reader.poll(timeout=0.001)"),
-        ("producer.send_nowait('t', b'x').result(10)", 1, "producer.flush(10)"),
+        ("producer.send_nowait('t', b'x').result(60)", 1, "producer.flush(60)"),
     ],
 )
 def test_calls_in_a_signal_handler_succeed_whatever_they_interrupt(
@@ -102,8 +102,8 @@ client = Client(sys.argv[1])
 producer = client.producer()
 sent = 0
 def stop(*_):
-    producer.flush(10)
-    client.close(10)
+    producer.flush(60)
+    client.close(60)
     print(sent, flush=True)
     os._exit(0)
 signal.signal(signal.SIGTERM, stop)
@@ -144,7 +144,7 @@ for _ in range(300):
     except KeyboardInterrupt:
         pass
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
-client.close(20)
+client.close(60)
 print(sent)
 """
 
@@ -179,7 +179,7 @@ for n in range(3000):
     accepted += 1
 gc.collect()
 gc.set_threshold(700)
-client.close(20)
+client.close(60)
 print(accepted)
 """
 
@@ -206,8 +206,8 @@ logging.getLogger().setLevel(logging.DEBUG)
 logging.getLogger().addHandler(handler)
 for i in range(50):
     logging.info("message %d", i)
-handler.producer.flush(20)
-handler.client.close(20)
+handler.producer.flush(60)
+handler.client.close(60)
 """
 
 
@@ -235,9 +235,9 @@ def done(future):
         raise
 first = producer.send_nowait("t", b"a")
 first.add_done_callback(done)
-first.result(10)
-producer.send_nowait("t", b"later").result(10)
-client.close(10)
+first.result(60)
+producer.send_nowait("t", b"later").result(60)
+client.close(60)
 """
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -124,7 +124,7 @@ def test_many_threads_share_a_producer(client: Client, fake: FakeClusterThread) 
 
 def test_buffer_full_blocks_the_caller_then_raises(client: Client, fake: FakeClusterThread) -> None:
     with client.producer(
-        buffer_memory=4 << 20, max_block_ms=200, compression_type="none"
+        buffer_memory=4 << 20, max_block_ms=1_000, compression_type="none"
     ) as producer:
         producer.send("one", b"warm")
         fake.call(fake.cluster.brokers[0].faults.hold.clear)
@@ -157,7 +157,7 @@ def test_flush_and_close_time_out_with_the_count(client: Client, fake: FakeClust
 
 def test_an_exception_in_with_is_the_one_seen(client: Client, fake: FakeClusterThread) -> None:
     def body() -> None:
-        with client.producer(delivery_timeout_ms=300, request_timeout_ms=100) as producer:
+        with client.producer(delivery_timeout_ms=1_000, request_timeout_ms=300) as producer:
             producer.send("one", b"warm")
             fake.call(fake.cluster.brokers[0].faults.hold.clear)
             producer.send_nowait("one", b"x")
@@ -240,23 +240,26 @@ def test_poll_arrow_gives_back_what_it_could_not_decode(
         assert [record.value for record in reader.poll(max_records=1, timeout=10)] == [b"good"]
 
 
+def interrupted(call: Callable[[], object]) -> None:
+    """A call that is interrupted a moment after it began; on a busy machine, before it does."""
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    try:
+        call()
+    finally:
+        timer.join()
+
+
 def test_ctrl_c_interrupts_a_poll_and_loses_nothing(client: Client) -> None:
     with client.producer() as producer, client.reader("one") as reader:
-        main = threading.main_thread().ident
-        assert main is not None
-        timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            reader.poll(timeout=30)
-        timer.join()
+            interrupted(lambda: reader.poll(timeout=30))
         producer.send("one", b"x")
         assert [record.value for record in reader.poll(timeout=20)] == [b"x"]
-        timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            for _ in reader:
-                pass
-        timer.join()
+            interrupted(lambda: list(reader))
 
 
 FORK = """

@@ -394,6 +394,9 @@ async def test_two_followers_export_each_record_once(tmp_path: pathlib.Path) -> 
         end = number * 20 + 20
         async with asyncio.timeout(WITHIN_S):
             while exported(tmp_path) < end:
+                for run in runs:
+                    if run.task.done():  # it should not be, and says why
+                        run.task.result()
                 cluster.looked.clear()
                 await cluster.looked.wait()
     reports = [await run.end() for run in runs]
