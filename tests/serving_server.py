@@ -237,6 +237,12 @@ async def create_spread_topic(cluster: Loopback, partitions: int) -> None:
         catalog._entropy = drawn  # pyright: ignore[reportPrivateUsage]
 
 
+async def fetch_waits(server: BrokerServer) -> None:
+    """A fetch has come, and waits for more to read."""
+    shells = server.registry.shells
+    await until(lambda: any(one.watchers._callbacks for one in shells()))  # pyright: ignore[reportPrivateUsage]
+
+
 async def find_owner(clients: dict[str, Client], topic: str, partition: int) -> str:
     """The owner's address, as a client finds it."""
     address = next(iter(clients))

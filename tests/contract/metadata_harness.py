@@ -21,7 +21,10 @@ from tests.tcp_proxy import TcpProxy
 
 T = TypeVar("T")
 
-SESSION_TIMEOUT_S = 1.2
+SESSION_TIMEOUT_S = 30.0
+"""A busy machine loses none that is not taken from it."""
+LEASE_S = 3.0
+"""Of a store whose lease is to run out."""
 
 
 class MetadataHarness(Protocol):

@@ -19,6 +19,7 @@ from octavo.runtime.errors import (
     VersionConflict,
 )
 from tests.contract.metadata_harness import (
+    LEASE_S,
     MetadataHarness,
 )
 
@@ -259,7 +260,6 @@ async def test_m1_compare_and_set_loses_no_update(
 
 async def test_id1_fetch_add_is_unique_and_dense(harness: MetadataHarness, root: str) -> None:
     """With sessions that a busy machine does not lose: a lost reply may burn a number."""
-    harness.session_timeout_s = 30.0
     stores = (await harness.connect(), await harness.connect())
     drawn = await asyncio.gather(*(s.fetch_add(f"{root}/n") for s in stores * 40))
     assert sorted(drawn) == list(range(1, 81))
@@ -300,8 +300,10 @@ async def test_ephemeral_key_cannot_have_children(store: MetadataStore, root: st
 
 
 async def test_ephemeral_key_outlives_its_connection_until_the_lease_runs_out(
-    harness: MetadataHarness, store: MetadataStore, other: MetadataStore, root: str
+    harness: MetadataHarness, store: MetadataStore, root: str
 ) -> None:
+    harness.session_timeout_s = LEASE_S
+    other = await harness.connect()
     states = Events()
     other.on_session(states)
     await other.create(f"{root}/e", b"", ephemeral=True)

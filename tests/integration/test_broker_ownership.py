@@ -24,6 +24,7 @@ from tests.serving_server import (
     batch_of,
     create_topic,
     fetch_of,
+    fetch_waits,
     find_owner,
     loopback,
 )
@@ -161,14 +162,14 @@ async def test_g3_lost_session_answers_not_leader_at_once_and_comes_back(
     await create_topic(client, partitions=1)
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
     waiting = asyncio.ensure_future(client.fetch(fetch_of(1, max_wait_ms=20_000)))
-    await asyncio.sleep(0.05)
     server, store = cluster.servers[0], cluster.stores[0]
+    await fetch_waits(server)
     store.suspend()
     (ack,) = await client.produce(batch_of(make_batch([b"b"])))
     assert ack.base_offset == 1  # O-5: suspended is no reason to stop writing
     assert len((await waiting).partitions[0].batches) == 1
     waiting = asyncio.ensure_future(client.fetch(fetch_of(2, max_wait_ms=20_000)))
-    await asyncio.sleep(0.05)
+    await fetch_waits(server)
     store.resume()
     cluster.metadata.expire(store)
     reply = await asyncio.wait_for(waiting, 15)

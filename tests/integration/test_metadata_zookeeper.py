@@ -44,7 +44,7 @@ async def url(zookeeper_server: ZookeeperServer) -> str:
 
 async def connect(url: str) -> MetadataStore:
     return await connect_store(
-        url, client_name="test", session_timeout_s=2.0, clock=CLOCK, entropy=ENTROPY
+        url, client_name="test", session_timeout_s=30.0, clock=CLOCK, entropy=ENTROPY
     )
 
 
