@@ -11,7 +11,7 @@ from tests.serving_server import create_topic
 
 
 async def test_f008_f097_members_share_a_topic_and_take_over_from_each_other() -> None:
-    async with world() as found:
+    async with world(group_session_timeout_ms=1_500) as found:
         await create_topic(found.brokers[0], "t", 6)
         first = found.member("a", "t")
         await until(lambda: len(first.owned) == 6)
@@ -71,7 +71,7 @@ async def test_rb8_f103_a_coordinator_that_moves_changes_no_epoch() -> None:
 
 async def test_a_deadline_comes_though_nothing_else_happens() -> None:
     """RB5: nobody asks anything any more, and the session of the last member ends all the same."""
-    async with world() as found:
+    async with world(group_session_timeout_ms=1_500) as found:
         await create_topic(found.brokers[0], "t", 2)
         member = found.member("a", "t")
         await until(lambda: len(member.owned) == 2)
