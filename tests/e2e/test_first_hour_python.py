@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 def test_the_printed_python(cluster: LocalCluster) -> None:
     with Client(cluster.bootstrap_servers) as client:
-        client.connect(timeout=5)
+        client.connect(timeout=60)
         client.admin.create_topic("orders", partitions=6)
 
         with client.producer() as producer:
@@ -24,7 +24,7 @@ def test_the_printed_python(cluster: LocalCluster) -> None:
             assert (meta.partition, meta.offset) == (2, 0)  # P3: murmur2 of b"user-123" mod 6
             assert meta.timestamp_ms > 1_600_000_000_000
             future = producer.send_nowait("orders", "sent", key="user-9", headers=[("trace", b"1")])
-            assert future.result(timeout=10).offset >= 0
+            assert future.result(timeout=60).offset >= 0
             values = [f"v{n}" for n in range(1000)]
             keys = [f"k{n % 7}" for n in range(1000)]
             report = producer.send_many("orders", values, keys=keys)
@@ -46,7 +46,7 @@ def test_the_printed_python(cluster: LocalCluster) -> None:
         assert [r.value for r in records if r.key is None] == [b""]
 
         with client.reader("orders", start="earliest") as reader:
-            batch = reader.poll_arrow(timeout=5.0)
+            batch = reader.poll_arrow(timeout=60)
             assert batch is not None
             assert batch.schema.names == [
                 "key", "value", "topic", "partition", "offset", "timestamp", "timestampType",
@@ -62,7 +62,7 @@ def test_the_printed_python(cluster: LocalCluster) -> None:
         consumer.seek_to_beginning(*where)
         got = 0
         while got < 1005:
-            polled = consumer.poll(max_records=500, timeout=5.0)
+            polled = consumer.poll(max_records=500, timeout=60)
             assert polled, "nothing more came"
             got += len(polled)
         assert sum(consumer.position(tp) for tp in where) == 1005

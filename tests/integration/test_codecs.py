@@ -41,7 +41,7 @@ def test_f039_a_topic_takes_and_gives_batches_of_each_codec(
             assert [record.value for record in reader.read_to_end()] == wanted
         with client.reader("codecs", start="earliest") as reader:
             got: list[object] = []
-            while len(got) < len(wanted) and (batch := reader.poll_arrow(timeout=10)) is not None:
+            while len(got) < len(wanted) and (batch := reader.poll_arrow(timeout=60)) is not None:
                 got += batch.column("value").to_pylist()
         assert got == wanted
         assert rows({"octavo.bootstrap.servers": servers, "subscribe": "codecs"}) == wanted

@@ -58,7 +58,7 @@ async def test_readers_go_over_gaps_and_stop_at_the_end(client: AsyncClient) -> 
     async with client.reader("t", start=2) as reader:
         assert [(r.offset, r.key) async for r in reader.read_to_end()] == [(6, b"c")]
     async with client.reader("t") as reader:
-        table = await reader.poll_arrow(timeout=5)
+        table = await reader.poll_arrow(timeout=60)
         assert table is not None
         assert table.column("offset").to_pylist() == [6]
 

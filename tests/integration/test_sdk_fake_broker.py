@@ -337,7 +337,7 @@ async def test_arrow_in_and_out(client: AsyncClient, fake: FakeCluster) -> None:
     async with client.reader("orders") as reader:
         rows: list[dict[str, object]] = []
         while len(rows) < 1000:
-            batch = await reader.poll_arrow(timeout=10)
+            batch = await reader.poll_arrow(timeout=60)
             assert batch is not None
             assert str(batch.schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
             assert " ".join(batch.schema.names) == (
@@ -378,8 +378,8 @@ async def test_arrow_after_some_rows_of_a_batch_were_polled(client: AsyncClient)
     async with client.producer() as producer:
         await producer.send_many("one", [b"%d" % n for n in range(10)])
     async with client.reader("one") as reader:
-        assert len(await reader.poll(max_records=4, timeout=10)) == 4
-        batch = await reader.poll_arrow(timeout=10)
+        assert len(await reader.poll(max_records=4, timeout=60)) == 4
+        batch = await reader.poll_arrow(timeout=60)
         assert batch is not None
         assert batch.column("offset").to_pylist() == [4, 5, 6, 7, 8, 9]
 
@@ -431,7 +431,7 @@ async def test_a_broker_restart_is_survived_by_producer_and_reader(
 ) -> None:
     async with client.producer() as producer, client.reader("one") as reader:
         await producer.send("one", b"0")
-        assert len(await reader.poll(timeout=10)) == 1
+        assert len(await reader.poll(timeout=60)) == 1
         await fake.brokers[0].stop()
         future = producer.send_nowait("one", b"1")
         await fake.brokers[0].start()

@@ -282,7 +282,7 @@ def closing(*words):
 Router.choose = closing
 future = producer.send_nowait("t", b"late", partition=0)
 try:
-    print("stored", future.result(timeout=10))
+    print("stored", future.result(timeout=60))
 except OctavoError as error:
     print(error.code)
 client.close()

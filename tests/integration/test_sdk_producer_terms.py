@@ -72,7 +72,7 @@ async def test_f032_an_answer_to_acks_0_hides_no_silent_broker(
         link = next(iter(producer.engine().delivery._links.values()))  # pyright: ignore[reportPrivateUsage]
         await futures[2]
         fake.brokers[0].faults.hold.set()
-        await producer.flush(10)
+        await producer.flush(60)
         await until(lambda: not link._owed)  # pyright: ignore[reportPrivateUsage]
         assert link._progress.owed == 0  # pyright: ignore[reportPrivateUsage]
 
@@ -269,7 +269,7 @@ async def test_x14_what_are_no_ids_of_many(client: AsyncClient, fake: FakeCluste
         ):
             with pytest.raises(ConfigError, match=told):
                 await producer.send_many("one", [b"v"] * 3, dedup_ids=ids)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        await producer.flush(10)
+        await producer.flush(60)
         assert fake.log("one").values() == [b"v"] * 3, "of the last: too many are seen at the end"
     async with client.producer(acks=1) as plain:
         with pytest.raises(ConfigError, match="acks=1"):

@@ -68,7 +68,7 @@ async def test_read_to_end_left_early_loses_nothing(client: AsyncClient) -> None
             if record.offset == 4:
                 break
         assert await reader.position(TopicPartition("one", 0)) == 5
-        assert (await reader.poll(timeout=10))[0].offset == 5
+        assert (await reader.poll(timeout=60))[0].offset == 5
 
 
 async def test_reader_starts(client: AsyncClient) -> None:
@@ -88,7 +88,7 @@ async def test_reader_starts(client: AsyncClient) -> None:
     assert await first(client.reader("one", start=late)) == []
     async with client.reader("one", start="latest") as reader, client.producer() as producer:
         await producer.send("one", b"new")
-        assert [record.value for record in await reader.poll(timeout=10)] == [b"new"]
+        assert [record.value for record in await reader.poll(timeout=60)] == [b"new"]
 
 
 async def test_poll_returns_in_time_and_zero_never_blocks(client: AsyncClient) -> None:  # F107
@@ -123,15 +123,15 @@ async def test_assign_seek_position_pause_resume_lag(client: AsyncClient) -> Non
         assert await consumer.position(P0) == end  # default latest
         await consumer.seek_to_beginning()
         assert await consumer.lag() == {P0: end}
-        records = await consumer.poll(max_records=7, timeout=10)
+        records = await consumer.poll(max_records=7, timeout=60)
         assert [record.offset for record in records] == list(range(7))
         await consumer.seek(P0, 3)
-        assert (await consumer.poll(timeout=10))[0].offset == 3  # F8
+        assert (await consumer.poll(timeout=60))[0].offset == 3  # F8
         await consumer.pause(P0)
         await consumer.seek(P0, 0)
         assert await consumer.poll(timeout=0.05) == []
         await consumer.resume(P0)
-        assert (await consumer.poll(timeout=10))[0].offset == 0
+        assert (await consumer.poll(timeout=60))[0].offset == 0
         await consumer.seek_to_end(P0)
         assert await consumer.position(P0) == end
         await consumer.seek_to_time(0, P0)
@@ -157,7 +157,7 @@ async def test_f6_latest_is_fixed_at_the_first_resolution(client: AsyncClient) -
         await consumer.position(TopicPartition("one", 0))
         async with client.producer() as producer:
             await producer.send("one", b"x")
-        records = await consumer.poll(timeout=10)
+        records = await consumer.poll(timeout=60)
         assert [record.value for record in records] == [b"x"]
 
 
@@ -165,7 +165,7 @@ async def test_f6_policy_none_raises_until_a_seek(client: AsyncClient) -> None:
     where = TopicPartition("one", 0)
     async with client.consumer("one", auto_offset_reset="none") as consumer:
         with pytest.raises(NoOffsetForPartition):
-            await consumer.poll(timeout=10)
+            await consumer.poll(timeout=60)
         await consumer.seek(where, 0)
         assert await consumer.poll(timeout=0.05) == []
 
@@ -179,13 +179,13 @@ async def test_f5_below_the_start_resets_above_the_end_is_truncation(
     async with client.consumer("one", auto_offset_reset="earliest") as consumer:
         await consumer.assignment()
         await consumer.seek(where, 5)
-        records = await consumer.poll(timeout=10)
+        records = await consumer.poll(timeout=60)
         assert records[0].offset == 20
     async with client.consumer("one", auto_offset_reset="none") as consumer:
         await consumer.assign([where])
         await consumer.seek(where, 1000)
         with pytest.raises(LogTruncated, match="1000"):
-            await consumer.poll(timeout=20)
+            await consumer.poll(timeout=60)
 
 
 async def test_f9_corrupt_fetch_once_is_healed_twice_is_raised(
@@ -197,8 +197,8 @@ async def test_f9_corrupt_fetch_once_is_healed_twice_is_raised(
     fake.brokers[0].faults.corrupt_fetches = 2
     async with client.reader("one") as reader:
         with pytest.raises(CorruptBatch, match="one-0 offset 0"):
-            await reader.poll(timeout=10)
-        assert (await reader.poll(timeout=10))[0].offset == 0
+            await reader.poll(timeout=60)
+        assert (await reader.poll(timeout=60))[0].offset == 0
 
 
 async def test_reading_follows_a_moved_partition(client: AsyncClient, fake: FakeCluster) -> None:
@@ -206,7 +206,7 @@ async def test_reading_follows_a_moved_partition(client: AsyncClient, fake: Fake
         for number in range(4):
             fake.move("one", 0, number % 2)
             await producer.send("one", b"%d" % number)
-            records = await reader.poll(timeout=20)
+            records = await reader.poll(timeout=60)
             assert [record.value for record in records] == [b"%d" % number]
 
 
@@ -219,7 +219,7 @@ async def test_prefetch_stays_within_its_bounds(client: AsyncClient) -> None:
     async with reader:
         total = 0
         while total < 2000:
-            total += len(await reader.poll(max_records=10, timeout=10))
+            total += len(await reader.poll(max_records=10, timeout=60))
             assert reader.buffered_bytes <= 110_000
 
 

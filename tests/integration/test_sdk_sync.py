@@ -46,13 +46,13 @@ def client(fake: FakeClusterThread) -> Iterator[Client]:
 
 
 def test_the_first_hour(client: Client) -> None:
-    client.connect(timeout=5)
+    client.connect(timeout=60)
     client.admin.create_topic("new", partitions=6)
     with client.producer() as producer:
         meta = producer.send("new", b"paid", key=b"user-123")
         assert (meta.partition, meta.offset) == (2, 0)
         future = producer.send_nowait("new", "sent", key="user-9", headers=[("trace", b"1")])
-        assert future.result(timeout=10).offset == 0
+        assert future.result(timeout=60).offset == 0
         values = [b"%d" % n for n in range(100)]
         report = producer.send_many("new", values, keys=values)
         assert report.count == 100
@@ -63,12 +63,12 @@ def test_the_first_hour(client: Client) -> None:
         assert len(records) == 104
         assert reader.poll_arrow(timeout=0.05) is None
         reader.seek_to_beginning()
-        batch = reader.poll_arrow(timeout=10)
+        batch = reader.poll_arrow(timeout=60)
         assert batch is not None
     with client.consumer() as consumer:
         consumer.assign([TopicPartition("new", 2)])
         consumer.seek_to_beginning()
-        records = consumer.poll(max_records=1, timeout=10)
+        records = consumer.poll(max_records=1, timeout=60)
         assert records[0].value == b"paid"
         assert consumer.position(TopicPartition("new", 2)) == 1
         for record in consumer:
@@ -175,7 +175,7 @@ def test_a_broker_restart_is_survived(client: Client, fake: FakeClusterThread) -
         assert producer.send("one", b"1").offset == 1
         seen: list[bytes | None] = []
         while len(seen) < 2:
-            seen += [record.value for record in reader.poll(timeout=20)]
+            seen += [record.value for record in reader.poll(timeout=60)]
         assert seen == [b"0", b"1"]
 
 
@@ -235,9 +235,9 @@ def test_poll_arrow_gives_back_what_it_could_not_decode(
     with client.reader("one") as reader:
         for _ in range(2):
             with pytest.raises(CorruptBatch):
-                reader.poll_arrow(timeout=10)
+                reader.poll_arrow(timeout=60)
             assert reader.position(WHERE) == 0
-        assert [record.value for record in reader.poll(max_records=1, timeout=10)] == [b"good"]
+        assert [record.value for record in reader.poll(max_records=1, timeout=60)] == [b"good"]
 
 
 def interrupted(call: Callable[[], object]) -> None:
@@ -257,7 +257,7 @@ def test_ctrl_c_interrupts_a_poll_and_loses_nothing(client: Client) -> None:
         with pytest.raises(KeyboardInterrupt):
             interrupted(lambda: reader.poll(timeout=30))
         producer.send("one", b"x")
-        assert [record.value for record in reader.poll(timeout=20)] == [b"x"]
+        assert [record.value for record in reader.poll(timeout=60)] == [b"x"]
         with pytest.raises(KeyboardInterrupt):
             interrupted(lambda: list(reader))
 
@@ -270,7 +270,7 @@ client = Client(sys.argv[1])
 producer = client.producer()
 producer.send("one", b"parent")
 reader = client.reader("one")
-assert reader.poll(timeout=20)
+assert reader.poll(timeout=60)
 pid = os.fork()
 if pid == 0:
     refused = 0

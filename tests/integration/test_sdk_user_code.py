@@ -54,12 +54,12 @@ async def test_u2_a_partitioner_that_raises_before_the_topic_is_known(
 ) -> None:
     producer = client.producer(partitioner=raising(error))
     futures = [producer.send_nowait("one", value) for value in VALUES]
-    await producer.flush(10)
+    await producer.flush(60)
     assert [future.done() for future in futures] == [True] * 5
     assert fake.log("one").values() == GOOD
     assert (await producer.send("one", b"later")).offset == 4
     with pytest.raises(DeliveryFailed, match="1 record"):  # nobody looked at its future
-        await producer.close(10)
+        await producer.close(60)
     failure = futures[1].exception()
     assert isinstance(failure, InvalidPartition)
     assert failure.__cause__ is error
@@ -75,7 +75,7 @@ def test_u2_ctrl_c_in_a_partitioner_leaves_the_other_records_alone(
         async with AsyncClient(thread.bootstrap) as client:
             producer = client.producer(partitioner=raising(KeyboardInterrupt()))
             futures = [producer.send_nowait("one", value) for value in VALUES]
-            await producer.flush(10)
+            await producer.flush(60)
             return [type(future.exception()) for future in futures]
 
     with ThreadPoolExecutor(1) as pool:
@@ -97,7 +97,7 @@ async def test_u2_a_partitioner_that_raises_in_the_call_itself(
         with pytest.raises(type(error)):
             await producer.send_many("one", [b"x", b"bad", b"y"])
         await producer.send("one", b"later")
-        await producer.flush(10)
+        await producer.flush(60)
     stored = fake.log("one").values()
     assert b"bad" not in stored
     assert (stored[0], stored[-1]) == (b"first", b"later")
@@ -125,7 +125,7 @@ def test_u2_the_sync_producer_hands_the_error_to_the_caller(
             with pytest.raises(type(error)):
                 producer.send_many("one", [bad])
             producer.send("one", "good")
-            producer.flush(10)
+            producer.flush(60)
     assert thread.call(lambda: thread.cluster.log("one").values()) == [b"good", b"good"]
 
 
@@ -144,7 +144,7 @@ async def test_u2_a_serializer_that_raises(
         with pytest.raises(type(error)):
             producer.send_nowait("one", "bad")
         futures.append(producer.send_nowait("one", "3"))
-        await producer.flush(10)
+        await producer.flush(60)
         with pytest.raises(type(error)):
             await producer.send_many("one", ["x", "bad"])
         await producer.send("one", "later")
@@ -172,7 +172,7 @@ async def test_u2_a_callback_that_raises_stops_no_other(
         futures[1].add_done_callback(callback)
         for future in futures:
             future.add_done_callback(lambda _: called.append(b"other"))
-        await producer.flush(10)
+        await producer.flush(60)
         await producer.send("one", b"later")
     assert called.count(b"other") == len(GOOD)
     assert called.count(b"raised") == 1
@@ -202,7 +202,7 @@ async def test_u2_a_log_handler_that_raises_costs_its_lines(
         async with client.producer() as producer:
             futures = [producer.send_nowait("one", value) for value in GOOD]
             futures[0].add_done_callback(lambda _: 1 // 0)
-            await producer.flush(10)
+            await producer.flush(60)
             await producer.send("one", b"later")
     finally:
         logger.removeHandler(handler)
@@ -240,4 +240,4 @@ async def test_u2_a_producer_that_breaks_says_so_through_a_handler_that_raises(
     finally:
         tasks.removeFilter(refuse)
         own.removeFilter(refuse)
-    await producer.close(10)
+    await producer.close(60)

@@ -54,7 +54,7 @@ class Topic:
                 for row in rows
             ]
             for future in futures:
-                future.result(timeout=30)
+                future.result(timeout=60)
 
     def roll(self) -> None:
         for part in self.client.admin.describe_topic(self.name).partitions:

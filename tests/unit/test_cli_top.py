@@ -364,7 +364,7 @@ def test_the_terminal_is_as_it_was(way: str, fake: FakeClusterThread) -> None:
     def read_until(mark: bytes, times: int) -> bytes:
         found = said
         while found.count(mark) < times:
-            assert select.select([main], [], [], 20.0)[0], found
+            assert select.select([main], [], [], 90.0)[0], found
             found += os.read(main, 65536)
         return found
 
@@ -375,7 +375,7 @@ def test_the_terminal_is_as_it_was(way: str, fake: FakeClusterThread) -> None:
         else:
             process.send_signal(signal.SIGINT)
         said = read_until(b"\x1b[?1049l", 1)
-        assert process.wait(30) == ExitCode.OK
+        assert process.wait(60) == ExitCode.OK
     finally:
         process.kill()
         process.wait()
