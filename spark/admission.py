@@ -132,8 +132,9 @@ def _reach(weights: Weights, at: int, end: int, allowance: float) -> tuple[int, 
         if upto <= at:
             continue
         fits = upto - at
-        if weight > 0:
-            fits = min(fits, int(max(allowance - used, 0.0) / weight))
+        room = max(allowance - used, 0.0)
+        if fits * weight > room:  # only then is the quotient a number of offsets, and finite
+            fits = min(fits, int(room / weight))
         at += fits
         used += fits * weight
         if at < upto:

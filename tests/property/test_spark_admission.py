@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from octavo.spark.admission import Admission, Limits, Place, Stretch
@@ -73,6 +73,7 @@ def test_no_partition_starves_beside_busy_ones(sizes: list[int], limit: int, kin
     st.lists(st.tuples(st.integers(1, 50), st.floats(0.0, 5000.0)), min_size=1, max_size=6),
     st.integers(1, 10**5),
 )
+@example([(1, 2.2250738585072014e-308), (1, 5.0)], 4)  # of which the limit holds infinitely many
 def test_bytes_stay_below_the_limit_unless_one_offset_is_larger(
     runs: list[tuple[int, float]], limit: int
 ) -> None:
