@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.batch import MAX_BATCH_BYTES
@@ -19,14 +20,17 @@ from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import InvalidRequest, NotLeader, OctavoError, OffsetOutOfRange
 from octavo.serving.budget import ByteBudget
+from octavo.serving.cold import ColdRead
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition.read_path import (
+    ReadView,
     available_bytes,
     check_offset,
     check_start,
     read_at,
     warm_at,
 )
+from octavo.serving.partition.rereading import reread
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.quotas.clients import ClientUse
 from octavo.serving.registry import PartitionRegistry
@@ -314,23 +318,19 @@ class Fetcher:
                 piece = view.cold.pace.piece_bytes(whole, self._clock.monotonic())
                 limit = piece - self._cold_bytes
             if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
-                found = await read_at(view, asked.offset, limit, at_least_one=at_least_one)
+                found = await reread(
+                    shell.view, partial(_read_from, asked.offset, limit, at_least_one)
+                )
                 self._cold_bytes += found.size_bytes if is_cold else 0
                 batches = found.batches
                 fields.next_offset = found.next_offset
-            fields.high_watermark = view.high_watermark
-            fields.last_stable_offset = view.high_watermark
+            end = max(view.high_watermark, fields.next_offset)  # a later view may have been read
+            fields.high_watermark = fields.last_stable_offset = end
         except OctavoError as error:
-            fields.error.CopyFrom(to_wire(_trimmed_meanwhile(shell, asked.offset) or error))
+            fields.error.CopyFrom(to_wire(error))
         return PartitionReply(fields, batches)
 
 
-def _trimmed_meanwhile(shell: PartitionShell, offset: int) -> OctavoError | None:
-    """Set when a read failed because its ledger went with a trim while it was read (R4)."""
-    try:
-        check_start(shell.view(), offset)
-    except OffsetOutOfRange as error:
-        return error
-    except OctavoError:
-        return None
-    return None
+async def _read_from(offset: int, limit: int, at_least_one: bool, view: ReadView) -> ColdRead:
+    check_start(view, offset)  # trimmed while it was read (R4)
+    return await read_at(view, offset, limit, at_least_one=at_least_one)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from octavo.proto.batch import decode_rows
 from octavo.proto.group_records import StoredRecord
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import CorruptEntry
+from octavo.serving.cold import ColdRead
 from octavo.serving.groups.partition_core import GroupPartitionCore
-from octavo.serving.partition.read_path import check_offset, read_at
+from octavo.serving.partition.read_path import ReadView, check_offset, read_at
+from octavo.serving.partition.rereading import reread
 from octavo.serving.partition.shell import PartitionShell
 
 PIECE_BYTES = 1 << 20
@@ -36,15 +39,18 @@ async def replay_log(shell: PartitionShell, core: GroupPartitionCore) -> Replaye
     offset, end = shell.log_start, shell.high_watermark
     records = size_bytes = 0
     while offset < end:
-        view = shell.view()
-        check_offset(view, offset)
-        found = await read_at(view, offset, PIECE_BYTES, at_least_one=True)
+        found = await reread(shell.view, partial(_piece, offset))
         if found.next_offset <= offset:
             raise CorruptEntry(f"{shell.name}: nothing to read at {offset}, below {end}")
         records += await asyncio.to_thread(_replay, core, found.batches, offset)
         size_bytes += found.size_bytes
         offset = found.next_offset
     return Replayed(records, size_bytes)
+
+
+async def _piece(offset: int, view: ReadView) -> ColdRead:
+    check_offset(view, offset)
+    return await read_at(view, offset, PIECE_BYTES, at_least_one=True)
 
 
 def _replay(core: GroupPartitionCore, batches: Sequence[Buffer], start: int) -> int:

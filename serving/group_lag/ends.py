@@ -18,6 +18,7 @@ from octavo.runtime.telemetry import get_logger
 from octavo.serving.ownership import Ownership
 from octavo.serving.partition.core import PartitionStateName
 from octavo.serving.partition.read_path import batch_at
+from octavo.serving.partition.rereading import reread
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 
@@ -143,7 +144,8 @@ def _note(shell: PartitionShell, answer: pb.ToldLog) -> None:
 
 async def _tell_time(shell: PartitionShell, position: int, answer: pb.ToldLog) -> None:
     try:
-        header = await batch_at(shell.view(), max(position, answer.log_start))
+        at = max(position, answer.log_start)
+        header = await reread(shell.view, lambda view: batch_at(view, at))
     except OctavoError as error:  # trimmed meanwhile, moved, or no bookie tells
         _log.debug("append-time-not-told", partition=str(shell.name), cause=error.cause)
     else:

@@ -23,6 +23,7 @@ from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.read_path import Found, offset_for_time
+from octavo.serving.partition.rereading import reread
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.registry import PartitionRegistry
 from octavo.serving.services.caller import Caller
@@ -223,10 +224,4 @@ class LogService:
 
 
 async def _by_time(shell: PartitionShell, timestamp_ms: int) -> Found | None:
-    view = shell.view()
-    try:
-        return await offset_for_time(view, timestamp_ms)
-    except OctavoError:
-        if shell.log_start == view.log_start:
-            raise
-        return await offset_for_time(shell.view(), timestamp_ms)  # what it read was trimmed
+    return await reread(shell.view, lambda view: offset_for_time(view, timestamp_ms))
