@@ -230,7 +230,9 @@ class FakeBookie:
             self._wake_pollers()
         entries = self._run_of(ledger, request)
         if status is None and not entries:
-            status = Status.NO_SUCH_ENTRY if mine else Status.UNKNOWN
+            known = request.ledger_id in self.ledgers
+            absent = Status.NO_SUCH_ENTRY if known else Status.NO_SUCH_LEDGER
+            status = absent if mine else Status.UNKNOWN
         if status is not None and status is not Status.OK:
             entries = []
         lac = max(ledger.lac, ledger.explicit_lac)

@@ -21,7 +21,7 @@ from octavo.proto.bookie_wire import MAX_ENTRIES_PER_FRAME, ReadReply, ReadReque
 from octavo.proto.entry import MAX_ENTRY_BYTES
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.clock import Clock
-from octavo.runtime.errors import MetadataUnavailable, NoSuchEntry, ReadUnknown
+from octavo.runtime.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger, ReadUnknown
 from octavo.runtime.ids import NO_ENTRY, EntryId, Member
 from octavo.runtime.tasks import TaskOwner
 
@@ -29,6 +29,10 @@ _log = logging.getLogger("octavo.ledger.reader")
 _POLL_PAUSE_S = 0.1
 """Pause between long polls that end at once."""
 _NEGATIVE = (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER)
+_GONE_HINT = (
+    "describe the topic again: start the query, job or export anew; trash_delay_ms of the brokers "
+    "is how long they keep ledgers that they replaced or trimmed, for those who read them"
+)
 
 
 class LedgerReader:
@@ -282,11 +286,21 @@ class LedgerReader:
 
     def _failure(
         self, record: LedgerMetadata, first: EntryId, statuses: Sequence[Status]
-    ) -> NoSuchEntry | ReadUnknown:
-        """RD-3: absent only if all Qw said so; below the end that is data loss."""
+    ) -> NoSuchEntry | NoSuchLedger | ReadUnknown:
+        """RD-3: absent only if all Qw said so; below the end that is data loss.
+
+        Unless the record is a fixed one and all of the ledger went.
+        """
         names = ", ".join(status.name for status in statuses)
         what = f"entry {first} of ledger {record.ledger_id}: {names}"
         if len(statuses) == record.quorum.write and all(s in _NEGATIVE for s in statuses):
+            if self._view.is_fixed and set(statuses) == {Status.NO_SUCH_LEDGER}:
+                return NoSuchLedger(
+                    f"no bookie has ledger {record.ledger_id} any more: since it was described its "
+                    "records were compacted, trimmed or moved, or its topic was deleted",
+                    hint=_GONE_HINT,
+                    ledger_id=record.ledger_id,
+                )
             _log.error("data loss: %s", what)
             return NoSuchEntry(f"data loss, {what}", ledger_id=record.ledger_id, entry_id=first)
         return ReadUnknown(what, ledger_id=record.ledger_id, entry_id=first)

@@ -18,6 +18,9 @@ _log = logging.getLogger("octavo.ledger.record")
 class RecordView:
     """A fixed record, for readers without a metadata store."""
 
+    is_fixed = True
+    """Nobody tells when the ledger is deleted or moves."""
+
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
         self._changed = asyncio.Event()  # replaced at every change
@@ -35,6 +38,8 @@ class RecordView:
 
 class KnownRecord(RecordView):
     """A record that was just read or written: read anew when somebody asks for it (RD-10)."""
+
+    is_fixed = False
 
     def __init__(self, catalog: LedgerCatalog, metadata: LedgerMetadata) -> None:
         super().__init__(metadata)

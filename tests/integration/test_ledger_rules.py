@@ -13,7 +13,7 @@ from octavo.client.segments.reader import DescribedLedgers
 from octavo.proto.bookie_wire import FrameType, Status
 from octavo.proto.entry import decode_header, encode_header, payload_of, verify
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import NoSuchEntry, OctavoError, ReadUnknown
+from octavo.runtime.errors import NoSuchEntry, NoSuchLedger, OctavoError, ReadUnknown
 from octavo.runtime.ids import EntryId, Member
 from tests.fix_ledger import FakeCluster, until
 
@@ -229,6 +229,35 @@ async def test_rd9_ledgers_that_are_described_need_no_metadata_store(ledgers: Fa
         entries = await reader.read(EntryId(0), max_count=100, max_bytes=1 << 20)
         assert [bytes(payload_of(entry)) for entry in entries] == [b"a", b"b"]
         await reader.close()
+    await described.close()
+
+
+async def test_rd9_a_described_ledger_that_went_is_no_data_loss(
+    ledgers: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Compaction and retention delete ledgers that a long job has yet to read; it is told so."""
+    client = await ledgers.client()
+    writer = await client.create_ledger(Q332, {})
+    await writer.append(b"a")
+    record = await writer.close()
+    described = DescribedLedgers({b.bookie_id: b.address for b in ledgers.bookies}, "test")
+    segment = Segment(record.ledger_id, 0, ledger_record=record.to_bytes())
+    reader = described.open(segment)
+    one, *others = ledgers.bookies
+    for bookie in others:
+        del bookie.ledgers[record.ledger_id]
+    (entry,) = await reader.read(EntryId(0), max_count=1, max_bytes=1 << 20)
+    assert bytes(payload_of(entry)) == b"a", "one copy is enough"
+    del one.ledgers[record.ledger_id]
+    with pytest.raises(NoSuchLedger, match="compacted, trimmed or moved") as caught:
+        await reader.read(EntryId(0), max_count=1, max_bytes=1 << 20)
+    assert "trash_delay_ms" in caught.value.hint
+    assert "data loss" not in caplog.text
+    await reader.close()
+    listed = await client.open_reader(record.ledger_id)
+    with pytest.raises(NoSuchEntry, match="data loss"):
+        await listed.read(EntryId(0), max_count=1, max_bytes=1 << 20)
+    await listed.close()
     await described.close()
 
 
