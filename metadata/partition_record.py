@@ -86,6 +86,13 @@ class PartitionState:
         listed = any(segment.ledger_id == ledger_id for segment in self.segments)
         return listed or any(item.ledger_id == ledger_id for item in self.trash)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether files of the topic's tree hold records of it, or of what lies in its trash."""
+        return any(one.object_version is not None for one in self.segments) or any(
+            item.has_objects for item in self.trash
+        )
+
     def check_successor(self, new: PartitionState) -> None:
         """Raise InvariantViolation unless `new` may replace this state."""
         invariant(
@@ -123,9 +130,7 @@ class PartitionState:
 
     @property
     def _format_version(self) -> int:
-        if any(one.object_version is not None for one in self.segments) or any(
-            item.has_objects for item in self.trash
-        ):
+        if self.has_files:
             return FORMAT_VERSION
         if self.writer_epoch:
             return WRITER_FORMAT_VERSION

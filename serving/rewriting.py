@@ -19,7 +19,7 @@ class Rewriting:
         backend, config, clock, entropy = deps.backend, deps.config, deps.clock, deps.entropy
         self._has_tier = bool(config.tier_root)
         self.compaction = CompactionRounds(
-            registry, backend, config=config, clock=clock, entropy=entropy
+            registry.shells, backend, config=config, clock=clock, entropy=entropy
         )
         self.tiering = TierRounds(
             registry.shells, backend, deps.tiered, config=config, clock=clock, entropy=entropy

@@ -24,16 +24,16 @@ from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.sinks import SinkCatalog
 from octavo.metadata.store import MetadataStore, SessionState
-from octavo.metadata.topics import PartitionCatalog, Topic, TopicCatalog
+from octavo.metadata.topics import PartitionCatalog, TopicCatalog
 from octavo.proto.endpoints import bind, connection_bound, grpc_server
 from octavo.runtime.address import join_address
 from octavo.runtime.clock import Clock
 from octavo.runtime.descriptors import descriptor_limit
 from octavo.runtime.entropy import Entropy
-from octavo.runtime.errors import OctavoError
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.unexpected import report_broken
+from octavo.serving.administration import Administration
 from octavo.serving.backlog_rounds import BacklogRounds
 from octavo.serving.cache import TailCache
 from octavo.serving.cold import ColdReader
@@ -77,15 +77,12 @@ from octavo.serving.shedding.shedder import Known, Shedder
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.tiering.reads import TierReads
-from octavo.serving.topic_admin import TopicAdmin
-from octavo.serving.topic_changes import TopicChanges
 from octavo.serving.topic_directory import TopicDirectory
 from octavo.serving.tracing import RequestTracing
 
 SERVICE = "octavo.broker.Broker"
 GROUP_SERVICE = "octavo.coordinator.Groups"
 PEERS = "octavo.peers.Peers"
-RESUME_DELETIONS_TICKS = 60
 STALE_INTERVALS = 10
 """A load report that did not change in so many intervals is not trusted any more."""
 
@@ -136,15 +133,7 @@ class BrokerServer:
         self._backlogs = BacklogRounds(self.registry, Consumption(self._groups), clock)
         self._group_service = GroupService(self._groups, config, clock)
         self._ahead = LoadAhead(self.registry, self._topics, self._topic_catalog, clock)
-        self._topic_admin = self._administration()
-        self._topic_changes = TopicChanges(
-            self._topic_catalog,
-            config=config,
-            clock=clock,
-            live_bookies=self._live_bookies,
-            changed=self._topics.forget,
-            store_answers=self._store_answers,
-        )
+        self._administration = self._topic_administration()
         self._tasks = TaskOwner("broker", report_broken)
         self._check_topics = asyncio.Event()
         self._changed_topics: set[str] = set()
@@ -162,16 +151,18 @@ class BrokerServer:
         self._member: Membership | None = None
         self._ownership: Ownership | None = None
 
-    def _administration(self) -> TopicAdmin:
-        return TopicAdmin(
+    def _topic_administration(self) -> Administration:
+        return Administration(
             self._topic_catalog,
             self._partitions,
             self._storage.backend,
+            topics=self._topics,
+            registry=self.registry,
+            delete_files=self._rewriting.tiering.delete_tree,
+            live_bookies=self._live_bookies,
+            is_first=lambda: self._fleet.is_first(self.config.broker_id),
             config=self.config,
             clock=self._clock,
-            live_bookies=self._live_bookies,
-            drop_topic=self._drop_topic,
-            delete_files=self._rewriting.tiering.delete_tree,
             store_answers=self._store_answers,
         )
 
@@ -237,10 +228,6 @@ class BrokerServer:
     def _topic_changed(self, name: str) -> None:
         self._changed_topics.add(name)
         self._check_topics.set()
-
-    async def _drop_topic(self, topic: Topic) -> None:
-        self._topics.forget(topic.name)
-        await self.registry.drop_topic(topic.topic_id)
 
     @property
     def ownership(self) -> Ownership:
@@ -349,9 +336,9 @@ class BrokerServer:
             self._partitions,
             self.registry,
             ownership,
-            changes=self._topic_changes,
+            changes=self._administration.changes,
             sinks=self._sink_catalog(),
-            topic_admin=self._topic_admin,
+            topic_admin=self._administration.admin,
             consumption=Consumption(self._groups),
             config=self.config,
             clock=self._clock,
@@ -404,7 +391,10 @@ class BrokerServer:
                 store_answers=answers,
             ),
             TopicService(
-                self._topic_admin, self._topic_changes, TopicViews(ownership, config), answers
+                self._administration.admin,
+                self._administration.changes,
+                TopicViews(ownership, config),
+                answers,
             ),
             LogService(
                 config=config,
@@ -475,18 +465,10 @@ class BrokerServer:
         await self.metrics.close()
 
     async def _keep_house(self) -> None:
-        ticks = 0
-        thorough = True  # once in a process: a note may have been lost
         while True:
             await self._clock.sleep(self.config.housekeeping_interval_s)
             self.registry.tick()
-            ticks += 1
-            if ticks % RESUME_DELETIONS_TICKS == 0 and self._fleet.is_first(self.config.broker_id):
-                try:
-                    await self._topic_admin.resume(thorough=thorough)
-                    thorough = False
-                except OctavoError as error:
-                    _log.info("deletions-not-resumed", cause=error.cause)
+            await self._administration.tick()
 
     async def _follow_topics(self) -> None:
         while True:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from octavo.metadata.topics import Decommissioned, Topic, TopicCatalog, is_internal
+from octavo.metadata.topics import (
+    Decommissioned,
+    PartitionCatalog,
+    Topic,
+    TopicCatalog,
+    is_internal,
+)
 from octavo.runtime.clock import Clock
 from octavo.runtime.errors import (
     InconsistentTopicId,
@@ -19,6 +25,7 @@ from octavo.runtime.errors import (
     InvalidPartition,
     InvalidPartitions,
     InvalidRequest,
+    OctavoError,
     UnknownOutcome,
     UnknownTopic,
     VersionConflict,
@@ -110,6 +117,7 @@ class TopicChanges:
     def __init__(
         self,
         topics: TopicCatalog,
+        partitions: PartitionCatalog,
         *,
         config: BrokerConfig,
         clock: Clock,
@@ -118,6 +126,7 @@ class TopicChanges:
         store_answers: StoreAnswers,
     ) -> None:
         self._topics = topics
+        self._partitions = partitions
         self._config = config
         self._clock = clock
         self._live_bookies = live_bookies
@@ -165,6 +174,7 @@ class TopicChanges:
             first = first or before
             if after == before:
                 return first, before
+            await self._store_answers.during(self._check_files(before, after))
             try:
                 made = await self._topics.update(found, after)
             except (VersionConflict, UnknownOutcome):
@@ -197,6 +207,27 @@ class TopicChanges:
             raise InvalidPartitions(f"{wanted.partitions} is not between 1 and {limit}")
         if len(wanted.decommission) > limit:
             raise InvalidPartitions(f"{len(wanted.decommission)} partitions are more than {limit}")
+
+    async def _check_files(self, before: Topic, wanted: Topic) -> None:
+        """A log of which files hold a part is never cleaned (ADR 70): so refuse to ask for it.
+
+        What a list says that cannot be read is not known, and refused too.
+        """
+        if settings_of(before.config, self._config).compacts or not (
+            settings_of(wanted.config, self._config).compacts
+        ):
+            return
+        wanted_lists = [(before.topic_id, number) for number in range(before.partitions)]
+        for hint in await self._partitions.read_hints(wanted_lists):
+            if isinstance(hint, OctavoError):
+                raise hint
+            if hint is not None and hint.state.has_files:
+                raise InvalidConfig(
+                    f"records of {before.name}-{hint.state.partition} are in exported files, which "
+                    "compaction cannot change",
+                    hint=f"first let go of them (octavo topic trim {before.name}; files go after "
+                    "trash_delay_ms), or write what is to be compacted to a new topic",
+                )
 
     def _check_settings(self, before: Topic, wanted: Topic) -> None:
         if wanted.config == before.config:

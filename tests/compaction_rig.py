@@ -291,6 +291,7 @@ def cleaner(broker: Broker, shell: PartitionShell, memory_bytes: int = 1 << 20) 
         index_interval_bytes=broker.config.index_interval_bytes,
         pace=Pace(0, broker.rig.clock),
         clock=broker.rig.clock,
+        is_wanted=lambda: shell.settings.compacts,
     )
 
 

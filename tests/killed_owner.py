@@ -160,6 +160,7 @@ class Owner:
             index_interval_bytes=self.config.index_interval_bytes,
             pace=Pace(0, self._clock),
             clock=self._clock,
+            is_wanted=lambda: shell.settings.compacts,
         ).run()
 
     async def sweep(self, shell: PartitionShell) -> None:

@@ -14,6 +14,7 @@ from typing import cast
 from octavo.client.exports.manifest import FOLDER
 from octavo.client.exports.tree import LocalTree
 from octavo.runtime.errors import OctavoError
+from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.tiering.rounds import TierRounds
 from tests.compaction_rig import Steps, StruckBroker, write
@@ -90,6 +91,16 @@ class TieredBroker(StruckBroker):
             lambda: shells,
             self.deps.backend,
             self.tiered,
+            config=self.config,
+            clock=self.rig.clock,
+            entropy=self.rig.entropy,
+        )
+
+    def compaction(self, *shells: PartitionShell) -> CompactionRounds:
+        """Of partitions that it serves."""
+        return CompactionRounds(
+            lambda: shells,
+            self.deps.backend,
             config=self.config,
             clock=self.rig.clock,
             entropy=self.rig.entropy,

@@ -11,7 +11,7 @@ Decisions are `Cleaning`'s, made on a thread; the rate of bytes read and written
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -45,7 +45,8 @@ class PassReport(NamedTuple):
     is_short: bool = False
     """The map of keys was full: the next pass goes on where this one ended."""
     is_stale: bool = False
-    """Segments were trimmed while they were cleaned: the next pass begins anew."""
+    """Segments were trimmed while they were cleaned, or the topic is not compacted any more: the
+    next pass begins anew."""
 
 
 class PartitionCleaner:
@@ -54,6 +55,7 @@ class PartitionCleaner:
     Args:
         memory_bytes: of the map of keys.
         pace: shared by the passes of a broker.
+        is_wanted: whether the topic still compacts; a pass ends where it does not.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class PartitionCleaner:
         index_interval_bytes: int,
         pace: Pace,
         clock: Clock,
+        is_wanted: Callable[[], bool],
     ) -> None:
         self._rewrites = rewrites
         self._rule = rule
@@ -74,6 +77,7 @@ class PartitionCleaner:
         self._index_interval_bytes = index_interval_bytes
         self._pace = pace
         self._clock = clock
+        self._is_wanted = is_wanted
         self._replaced = 0
 
     async def run(self) -> PassReport:
@@ -138,9 +142,12 @@ class PartitionCleaner:
     async def _clean(
         self, cleaning: Cleaning, segments: Sequence[Segment], following: Segment
     ) -> bool:
-        """Replace what loses records, in order; False: a segment was trimmed meanwhile."""
+        """Replace what loses records, in order; False: a segment was trimmed meanwhile, or the
+        topic is not compacted any more."""
         at = 0
         while at < len(segments):
+            if not self._is_wanted():
+                return False
             rest = [*segments[at:], following]
             if self._stands_alone(rest) and not await self._loses(cleaning, rest[0]):
                 at += 1

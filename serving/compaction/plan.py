@@ -66,6 +66,12 @@ class Dirtiness(NamedTuple):
         return is_old or self.ratio > rule.min_dirty_ratio
 
 
+def files_end(listed: Listed) -> int | None:
+    """The end of what files hold of a log; None: they hold nothing of it."""
+    ends = [one.end_offset or 0 for one in listed.closed if one.object_version is not None]
+    return max(ends, default=None)
+
+
 def cleanable(listed: Listed, rule: CompactionRule, now_ms: int) -> tuple[Segment, ...]:
     """The segments of a pass: a beginning of the list, in order (K2).
 
@@ -73,7 +79,7 @@ def cleanable(listed: Listed, rule: CompactionRule, now_ms: int) -> tuple[Segmen
     snapshot is the newest (I10). A log of which files hold a part is not cleaned: older records of
     a key would be back there when its tombstone goes (F088).
     """
-    if any(one.object_version is not None for one in listed.closed):
+    if files_end(listed) is not None:
         return ()
     candidates = listed.closed if listed.follows is not None else listed.closed[:-1]
     count = 0

@@ -7,6 +7,7 @@ setting says, never two over one partition; who asks for one waits for its turn 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +16,17 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import InvalidRequest, OctavoError, Throttled
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
-from octavo.serving.compaction.plan import CompactionRule, Dirtiness, cleanable, dirtiness
+from octavo.serving.compaction.plan import (
+    CompactionRule,
+    Dirtiness,
+    cleanable,
+    dirtiness,
+    files_end,
+)
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.pace import Pace
 from octavo.serving.partition.shell import PartitionShell
-from octavo.serving.registry import PartitionRegistry
 
 if TYPE_CHECKING:
     from octavo.serving.compaction.cleaner import PartitionCleaner, PassReport
@@ -43,18 +49,22 @@ class Compacted(NamedTuple):
 
 
 class CompactionRounds:
-    """The cleaners of one broker."""
+    """The cleaners of one broker.
+
+    Args:
+        shells: the partitions that are served here now.
+    """
 
     def __init__(
         self,
-        registry: PartitionRegistry,
+        shells: Callable[[], Iterable[PartitionShell]],
         backend: LedgerBackend,
         *,
         config: BrokerConfig,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self._registry = registry
+        self._shells = shells
         self._backend = backend
         self._config = config
         self._clock = clock
@@ -80,7 +90,7 @@ class CompactionRounds:
         """Look once at each partition and clean those that are due; returns how many were."""
         due = [
             (found.ratio, found.dirty_bytes, shell)
-            for shell in self._registry.shells()
+            for shell in self._shells()
             if (found := self._dirtiness(shell)) is not None
         ]
         due.sort(key=lambda one: one[:2], reverse=True)
@@ -111,14 +121,15 @@ class CompactionRounds:
         """Close the open segment and clean everything (K3: on request).
 
         It goes on when the caller leaves; who asks again meanwhile waits for the same. Raises
-        InvalidRequest unless the topic is compacted, Throttled when too many wait, and what a roll
-        and a pass raise.
+        InvalidRequest unless the topic is compacted and no file holds a part of the log, Throttled
+        when too many wait, and what a roll and a pass raise.
         """
         if not shell.settings.compacts:
             raise InvalidRequest(
                 f"topic {shell.name.topic!r} is not compacted",
                 hint=f"octavo topic set {shell.name.topic} cleanup.policy=compact",
             )
+        _check_files(shell)
         task = self._asked.get(shell)
         if task is None:
             if len(self._asked) >= REQUESTS_MAX:
@@ -137,6 +148,7 @@ class CompactionRounds:
     async def _compact(self, shell: PartitionShell) -> Compacted | OctavoError:
         try:
             await shell.rewrites.close_open()
+            _check_files(shell)  # a copy that was going on may have been listed
             before = sum(one.size_bytes for one in shell.rewrites.listed().closed)
             report = await self._clean(shell)
             after = sum(one.size_bytes for one in shell.rewrites.listed().closed)
@@ -160,7 +172,7 @@ class CompactionRounds:
                     removed += report.records_removed
                     self.passes += 1
                     self.records_removed += report.records_removed
-                    if not report.is_short:
+                    if not report.is_short or not shell.settings.compacts:
                         return report._replace(records_removed=removed)
         finally:
             if not lock.locked():
@@ -175,6 +187,19 @@ class CompactionRounds:
             index_interval_bytes=self._config.index_interval_bytes,
             pace=self._pace,
             clock=self._clock,
+            is_wanted=lambda: shell.settings.compacts,
+        )
+
+
+def _check_files(shell: PartitionShell) -> None:
+    """Raise InvalidRequest when files hold a part of the log: it is not cleaned (ADR 70)."""
+    name, end = shell.name, files_end(shell.rewrites.listed())
+    if end is not None:
+        raise InvalidRequest(
+            f"records of {name} below offset {end} are in exported files, which compaction cannot "
+            "change: nothing was compacted",
+            hint=f"let go of them (octavo topic trim {name.topic} -p {name.partition} --before "
+            f"{end}), or keep them: octavo topic set {name.topic} cleanup.policy=delete",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from octavo.metadata.partition_record import PartitionState
+from octavo.metadata.partition_record import RESERVED, PartitionState
 from octavo.proto.segments import Segment
 from octavo.runtime.ids import LedgerId
 from octavo.serving.retention import RetentionRule, retained_from
@@ -25,6 +25,12 @@ class TieredSizes(NamedTuple):
     """In files, as they were in ledgers."""
     waiting_bytes: int = 0
     """Closed and not in files yet."""
+
+
+def is_rewritten(state: PartitionState) -> bool:
+    """Whether a cleaner may be writing a segment in the place of others: its pass began before the
+    topic had tiering, and files of what it replaces would stand in the way of what comes."""
+    return any(item.reason == RESERVED for item in state.trash)
 
 
 def to_copy(state: PartitionState) -> tuple[Segment, ...]:

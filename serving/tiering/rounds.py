@@ -32,7 +32,7 @@ from octavo.serving.pace import Pace
 from octavo.serving.partition.name import PartitionName
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.tiering.lists import due_objects
-from octavo.serving.tiering.plan import TieredSizes, sizes, to_copy, to_free
+from octavo.serving.tiering.plan import TieredSizes, is_rewritten, sizes, to_copy, to_free
 from octavo.serving.tiering.reads import TierReads
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class TierRounds:
             return
         tree = (await self.reads.files()).tree(shell.name)
         try:
-            if shell.settings.is_tiered:
+            if shell.settings.is_tiered and not is_rewritten(state):
                 await self._copy(shell, tree)
                 await self._free(shell, tree)
             await self._remove(shell, tree)
@@ -140,7 +140,7 @@ class TierRounds:
         if waiting:
             copier = await self._export(shell, tree)
             version, there = await copier.held(waiting)
-            if there:
+            if there and shell.settings.is_tiered:  # else a cleaner may come, who needs ledgers
                 await shell.tiers.copied(there, version)
 
     async def _export(

@@ -298,7 +298,7 @@ async def test_interrupted_deletion_is_resumed(cluster: Loopback, thorough: bool
     server = cluster.servers[0]
     catalog = server._topic_catalog  # pyright: ignore[reportPrivateUsage]
     await catalog.mark_deleting(await catalog.get("orders"))
-    await server._topic_admin.resume(thorough=thorough)  # pyright: ignore[reportPrivateUsage]
+    await server._administration.admin.resume(thorough=thorough)  # pyright: ignore[reportPrivateUsage]
     assert await catalog.list() == []
     assert await catalog.unfinished() == []
     assert cluster.bookies.ledgers == {}

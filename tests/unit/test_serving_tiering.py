@@ -10,10 +10,19 @@ import pathlib
 import pytest
 
 from octavo.metadata.partition_record import PartitionState
-from octavo.runtime.errors import OctavoError, StorageFailed
+from octavo.runtime.errors import InvalidRequest, OctavoError, StorageFailed
 from octavo.serving.partition.shell import PartitionShell
-from tests.compaction_rig import Strike, fall, nobody_left, read_all
-from tests.serving_rig import Rig, until
+from octavo.serving.tiering.plan import is_rewritten
+from tests.compaction_rig import (
+    Strike,
+    StruckBroker,
+    cleaner,
+    fall,
+    nobody_left,
+    read_all,
+    write,
+)
+from tests.serving_rig import NAME, Rig, until
 from tests.tiering_rig import TieredBroker, settle
 
 GONE_LOCALLY = {"retention_local_bytes": "0"}
@@ -120,3 +129,95 @@ async def _struck(strike: Strike, root: pathlib.Path) -> bool:
     await nobody_left(rig)
     await rig.close()
     return reached
+
+
+async def test_f088_a_log_with_files_refuses_to_be_compacted_and_says_why(
+    tmp_path: pathlib.Path,
+) -> None:
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.filled(3)
+    await broker.rounds(shell).look_at(shell)
+    compaction = broker.compaction(shell)
+    with pytest.raises(InvalidRequest, match="is not compacted"):
+        await compaction.compact(shell)
+    shell.adopt(broker.settings(tiering="false", cleanup_policy="compact"))
+    before = shell.tiers.state()
+    with pytest.raises(InvalidRequest, match="below offset 18 are in exported files") as refused:
+        await compaction.compact(shell)
+    assert "topic trim orders -p 0 --before 18" in (refused.value.hint or "")
+    assert await compaction.round() == 0
+    assert shell.tiers.state() == before
+    await shell.trim(18)
+    assert (await compaction.compact(shell)).cleaned_to == shell.high_watermark
+    await compaction.close()
+    await rig.close()
+
+
+async def test_f088_a_cleaned_log_may_have_tiering_from_then_on(tmp_path: pathlib.Path) -> None:
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.open(NAME, cleanup_policy="compact")
+    await keyed(shell, 4)
+    compaction = broker.compaction(shell)
+    done = await compaction.compact(shell)
+    assert done.records_removed > 0
+    await compaction.close()
+    await keyed(shell, 3)
+    before = await read_all(shell)
+    shell.adopt(broker.settings(tiering="true", **GONE_LOCALLY))
+    await settle(broker.rounds(shell), shell)
+    assert places(shell.tiers.state())[0] == "files"
+    assert shell.tiers.state().segments[0].compacted
+    await swept(rig, shell)
+    assert await read_all(shell) == before
+    await rig.close()
+
+
+async def test_a_copy_waits_for_a_cleaner_that_began_before_the_topic_had_tiering(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Else files of what the cleaner replaces would keep what it writes from being copied."""
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.open(NAME, cleanup_policy="compact", segment_bytes="65536")
+    await keyed(shell, 4)
+    await shell.rewrites.close_open()
+    broker.steps.arm(None)
+    broker.steps.pause_at = 12
+    cleaning = asyncio.create_task(cleaner(broker, shell).run())
+    await broker.steps.paused.wait()
+    assert is_rewritten(shell.tiers.state())
+    shell.adopt(broker.settings(tiering="true", **GONE_LOCALLY))
+    await broker.rounds(shell).look_at(shell)
+    assert set(places(shell.tiers.state())) == {"ledger"}
+    assert not list(tmp_path.iterdir())
+    broker.steps.may_go_on.set()
+    report = await cleaning
+    assert report.is_stale or report.replaced
+    await settle(broker.rounds(shell), shell)
+    assert places(shell.tiers.state())[0] == "files"
+    await nobody_left(rig)
+    await rig.close()
+
+
+async def test_a_pass_ends_where_the_topic_is_not_compacted_any_more() -> None:
+    rig = Rig()
+    broker = StruckBroker(rig)
+    shell = await broker.open(cleanup_policy="compact", segment_bytes="65536")
+    await keyed(shell, 4)
+    await shell.rewrites.close_open()
+    before = shell.tiers.state().segments
+    shell.adopt(broker.settings(cleanup_policy="delete"))
+    report = await cleaner(broker, shell).run()
+    assert (report.is_stale, report.replaced) == (True, 0)
+    assert shell.tiers.state().segments == before
+    await rig.close()
+
+
+async def keyed(shell: PartitionShell, segments: int) -> None:
+    """So many closed segments with the same keys, and an open one."""
+    for number in range(segments):
+        await write(shell, (b"a", b"%d" % number), (b"b", b"%d" % number))
+        await shell.roll()
+    await write(shell, (b"a", b"open"))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from octavo.metadata.memory import MemoryCluster
+from octavo.metadata.partition_record import PartitionState, TrashedLedger
 from octavo.metadata.paths import Paths
-from octavo.metadata.topics import Decommissioned, Topic, TopicCatalog
+from octavo.metadata.topics import Decommissioned, PartitionCatalog, Topic, TopicCatalog
 from octavo.proto import records_pb2
+from octavo.proto.segments import Segment
 from octavo.runtime.clock import SystemClock
 from octavo.runtime.entropy import SeededEntropy
 from octavo.runtime.errors import (
@@ -24,6 +27,7 @@ from octavo.runtime.errors import (
     OctavoError,
     UnknownTopic,
 )
+from octavo.runtime.ids import EntryId, LedgerId
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_changes import Alteration, TopicChanges, altered, with_removed
 from octavo.serving.topic_config import effective
@@ -90,10 +94,14 @@ class Setup:
         self.catalog = TopicCatalog(
             self.store, Paths("/octavo"), clock=self.clock, entropy=SeededEntropy(3)
         )
+        self.partitions = PartitionCatalog(
+            self.store, Paths("/octavo"), clock=self.clock, entropy=SeededEntropy(4)
+        )
         self.heard: list[str] = []
         self.live = 3
         self.changes = TopicChanges(
             self.catalog,
+            self.partitions,
             config=make_config(),
             clock=self.clock,
             live_bookies=lambda: self.live,
@@ -215,3 +223,34 @@ async def test_fewer_copies_are_asked_for_whoever_lives(setup: Setup) -> None:
     setup.live = 1
     topic, _ = await setup.alter(replication_factor="2", min_insync_replicas="2")
     assert topic.config["replication.factor"] == "2"
+
+
+COPIED = Segment(LedgerId(1), 0, 10, 100, 1, 1, EntryId(3), object_version=4)
+TRASHED = TrashedLedger(LedgerId(1), "retention", 1, has_objects=True)
+
+
+@pytest.mark.parametrize("kept", [{"segments": (COPIED,)}, {"trash": (TRASHED,)}])
+async def test_f088_a_log_with_files_is_not_asked_to_be_compacted(
+    setup: Setup, kept: dict[str, tuple[Segment] | tuple[TrashedLedger]]
+) -> None:
+    """It never would be (ADR 70), and what is only compacted does not age either (K9)."""
+    topic = await setup.stored()
+    empty = PartitionState(topic.topic_id, 1, max_ledger_id_ever=1)
+    made = await setup.partitions.create(replace(empty, **kept))
+    for policy in ("compact", "compact,delete"):
+        with pytest.raises(InvalidConfig, match="orders-1 are in exported files") as refused:
+            await setup.alter(tiering="false", cleanup_policy=policy)
+        assert "octavo topic trim orders" in (refused.value.hint or "")
+    await setup.alter(tiering="false", retention_ms="60000")  # the rest is as ever
+    await setup.partitions.cas(made, empty)
+    topic, _ = await setup.alter(cleanup_policy="compact")
+    assert topic.config["cleanup.policy"] == "compact"
+    await setup.alter(retention_ms="60001")
+
+
+async def test_a_list_that_cannot_be_read_may_have_files(setup: Setup) -> None:
+    topic = await setup.stored()
+    await setup.store.create(Paths("/octavo").partition(topic.topic_id, 0), b"no record")
+    with pytest.raises(MetadataCorrupt):
+        await setup.alter(cleanup_policy="compact")
+    assert await setup.stored() == topic
