@@ -5,6 +5,7 @@ The owner is killed twice on the way; the second time most ledgers are gone.
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 
@@ -12,9 +13,11 @@ import pytest
 
 from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
+from octavo.cli.program import run
 from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError
+from octavo.serving.tiering.marker import MARKER
 from octavo.spark.export import export_topic
 from octavo.spark.live_reading import plan_cluster, read_split
 from octavo.spark.options import ReadOptions
@@ -73,7 +76,9 @@ def in_files(client: Client) -> int:
     return sum(not one.in_ledger for one in segments(client))
 
 
-def test_f088_a_topic_in_files_is_read_from_0_by_everybody(tmp_path: pathlib.Path) -> None:
+def test_f088_a_topic_in_files_is_read_from_0_by_everybody(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tier = tmp_path / "tier"
     tier.mkdir()
     cluster = LocalCluster(
@@ -103,6 +108,15 @@ def test_f088_a_topic_in_files_is_read_from_0_by_everybody(tmp_path: pathlib.Pat
 
         found = describe(client)
         assert found.tier_tree == str(tier / f"{TOPIC}-{found.topic_id}")
+        assert found.tiered.segments == in_files(client) + 1
+        code = run(("topic", "describe", TOPIC, "-o", "json", "-b", cluster.bootstrap_servers))
+        (shown,) = json.loads(capsys.readouterr().out)["partitions"]
+        assert (code, shown["tiered_bytes"], shown["waiting_bytes"]) == (
+            0,
+            found.tiered.size_bytes,
+            0,
+        )
+        assert shown["local_bytes"] < shown["tiered_bytes"] < shown["bytes"]
         _spark_reads_it(cluster, keys)
         report = export_topic(cluster.bootstrap_servers, TOPIC, tmp_path / "lake")
         assert report.rows >= COUNT - 40  # what is closed
@@ -113,7 +127,7 @@ def test_f088_a_topic_in_files_is_read_from_0_by_everybody(tmp_path: pathlib.Pat
             plan_cluster(options(cluster))
         hidden.rename(tier)
         client.admin.delete_topic(TOPIC, timeout=WAIT_S)
-        assert list(tier.iterdir()) == []
+        assert [one.name for one in tier.iterdir()] == [MARKER]
 
 
 def options(cluster: LocalCluster) -> ReadOptions:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from octavo.cli.topics import partition_row
 from octavo.client.messaging.api.descriptions import (
     BookieDescription,
     BrokerDescription,
+    LogDescription,
     PartitionDescription,
+    StoredPart,
     Told,
     bookie_of,
     health_of,
@@ -17,7 +20,9 @@ from octavo.client.messaging.api.descriptions import (
 )
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
+from octavo.proto.segments import Segment
 from octavo.runtime.errors import BrokerUnavailable
+from octavo.runtime.ids import EntryId, LedgerId
 
 BOOKIE = pb.BookieInfo(
     bookie_id="b1", incarnation="i1", wire_address="h:1", control_address="h:2", state="rw"
@@ -117,3 +122,38 @@ def test_an_open_ledger_has_no_last_entry_and_an_empty_closed_one_has() -> None:
     record.last_entry, record.length = -1, 0
     closed = ledger_of(pb.ShowLedgerReply(ledger_record=record.SerializeToString()))
     assert (closed.last_entry, closed.length) == (-1, 0)
+
+
+def test_f088_a_log_says_where_its_bytes_are() -> None:
+    def closed(number: int, version: int | None = None, *, in_ledger: bool = True) -> Segment:
+        return Segment(
+            LedgerId(number),
+            number * 10,
+            number * 10 + 10,
+            100,
+            last_entry=EntryId(3),
+            object_version=version,
+            in_ledger=in_ledger,
+        )
+
+    segments = (
+        closed(0),  # below the log's start: it goes, and is not copied any more
+        closed(1, 4, in_ledger=False),
+        closed(2, 4),
+        closed(3),
+        Segment(LedgerId(4), 40, size_bytes=7),
+    )
+    log = LogDescription("t", 0, 10, 45, 1, segments, ())
+    assert log.local == StoredPart(4, 307)
+    assert log.tiered == StoredPart(2, 200)
+    assert log.waiting == StoredPart(1, 100)
+    shown = partition_row(PartitionDescription(0, "o", "h:3"), log, with_tier=True, copies=True)
+    assert (shown["ledgers"], shown["bytes"]) == (4, 407)
+    assert [shown[name] for name in TIER_COLUMNS] == [307, 2, 200, 100]
+    stopped = partition_row(PartitionDescription(0, "", ""), log, with_tier=True, copies=False)
+    assert (stopped["owner"], stopped["waiting_bytes"]) == (None, 0)
+    plain = partition_row(PartitionDescription(0, "", ""), log, with_tier=False, copies=False)
+    assert not set(TIER_COLUMNS) & set(plain)
+
+
+TIER_COLUMNS = ("local_bytes", "tiered_segments", "tiered_bytes", "waiting_bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from octavo.proto import broker_pb2 as pb
 from octavo.proto import records_pb2
@@ -188,6 +188,14 @@ class CompactionResult:
     """Of the closed segments."""
 
 
+class StoredPart(NamedTuple):
+    """Some of the segments of a partition."""
+
+    segments: int
+    size_bytes: int
+    """One copy of each, as it is in ledgers."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogDescription:
     """A partition's segments and where they are stored."""
@@ -204,6 +212,30 @@ class LogDescription:
     """Which topic it is that has the name."""
     tier_tree: str = ""
     """Root of the exported tree with the segments that are not `in_ledger`; empty: none is."""
+
+    @property
+    def local(self) -> StoredPart:
+        """What is on bookies, the open segment among it."""
+        return _part(one for one in self.segments if one.in_ledger)
+
+    @property
+    def tiered(self) -> StoredPart:
+        """What files of the tier hold; some of it is on bookies as well."""
+        return _part(one for one in self.segments if one.object_version is not None)
+
+    @property
+    def waiting(self) -> StoredPart:
+        """What is closed and kept, and no file holds: with tiering it is to be copied."""
+        return _part(
+            one
+            for one in self.segments
+            if one.object_version is None and (one.end_offset or 0) > self.log_start
+        )
+
+
+def _part(segments: Iterable[Segment]) -> StoredPart:
+    sizes = [one.size_bytes for one in segments]
+    return StoredPart(len(sizes), sum(sizes))
 
 
 _Census = Literal[

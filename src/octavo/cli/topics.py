@@ -9,7 +9,16 @@ import typer
 
 from octavo.cli.completion import topic_names
 from octavo.cli.failures import ExitCode
-from octavo.cli.output import Format, FormatOption, Row, count_of, emit_one, emit_rows, note
+from octavo.cli.output import (
+    Format,
+    FormatOption,
+    Row,
+    Value,
+    count_of,
+    emit_one,
+    emit_rows,
+    note,
+)
 from octavo.cli.session import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -25,7 +34,11 @@ from octavo.cli.topic_trim import trim
 from octavo.runtime.errors import ConfigError, TopicAlreadyExists
 
 if TYPE_CHECKING:
-    from octavo.client.messaging.api.descriptions import TopicDescription
+    from octavo.client.messaging.api.descriptions import (
+        LogDescription,
+        PartitionDescription,
+        TopicDescription,
+    )
 
 DEFAULT_PARTITIONS = 6
 
@@ -110,23 +123,24 @@ def describe(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Show settings, owners and offsets of a topic."""
+    """Show settings, owners and offsets of a topic, and where its bytes are.
+
+    `bytes` are one copy of all that is kept, as it is stored. With tiering: `local_bytes` of them
+    are on bookies, `tiered_bytes` in files of the tier (in both until retention.local is over),
+    `waiting_bytes` are closed and to be copied.
+    """
     with connected(bootstrap, timeout) as client:
         found = client.admin.describe_topic(topic, timeout=timeout)
-        rows: list[Row] = []
-        for partition in found.partitions:
-            log = client.admin.describe_log(topic, partition.partition, timeout=timeout)
-            rows.append(
-                {
-                    "partition": partition.partition,
-                    "state": partition.state,
-                    "owner": partition.owner_id or None,
-                    "start": log.log_start,
-                    "end": log.high_watermark,
-                    "ledgers": len(log.segments),
-                    "bytes": sum(segment.size_bytes for segment in log.segments),
-                }
-            )
+        logs = [
+            client.admin.describe_log(topic, partition.partition, timeout=timeout)
+            for partition in found.partitions
+        ]
+    copies = found.effective.get("tiering") == "true"
+    with_tier = output is not Format.TABLE or copies or any(log.tiered.segments for log in logs)
+    rows = [
+        partition_row(partition, log, with_tier=with_tier, copies=copies)
+        for partition, log in zip(found.partitions, logs, strict=True)
+    ]
     settings = dict(sorted(found.config.items()))
     defaults = {k: v for k, v in sorted(found.effective.items()) if k not in settings}
     if output is Format.TABLE:
@@ -145,6 +159,32 @@ def describe(
             output,
         )
     return ExitCode.OK
+
+
+def partition_row(
+    partition: PartitionDescription, log: LogDescription, *, with_tier: bool, copies: bool
+) -> Row:
+    """What is shown of a partition.
+
+    `with_tier`: also what files of the tier hold; `copies`: what is in none is to be copied.
+    """
+    row: dict[str, Value] = {
+        "partition": partition.partition,
+        "state": partition.state,
+        "owner": partition.owner_id or None,
+        "start": log.log_start,
+        "end": log.high_watermark,
+        "ledgers": log.local.segments,
+        "bytes": sum(segment.size_bytes for segment in log.segments),
+    }
+    if with_tier:
+        row |= {
+            "local_bytes": log.local.size_bytes,
+            "tiered_segments": log.tiered.segments,
+            "tiered_bytes": log.tiered.size_bytes,
+            "waiting_bytes": log.waiting.size_bytes if copies else 0,
+        }
+    return row
 
 
 def _settings(settings: dict[str, str], defaults: dict[str, str]) -> list[Row]:
