@@ -72,6 +72,8 @@ class Paths:
         self.partitions_root = f"{self.root}/partitions"
         self.producer_ids = f"{self.root}/producer-ids"
         self.sinks = f"{self.root}/sinks"
+        self.tier = f"{self.root}/tier"
+        """Which tier is the cluster's (F088)."""
 
     def idgen_epoch(self, epoch: int) -> str:
         """The counter from which ids of `epoch` are drawn (ID-1)."""

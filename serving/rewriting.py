@@ -17,7 +17,8 @@ class Rewriting:
 
     def __init__(self, registry: PartitionRegistry, deps: PartitionDeps) -> None:
         backend, config, clock, entropy = deps.backend, deps.config, deps.clock, deps.entropy
-        self._has_tier = bool(config.tier_root)
+        self._tier = deps.tiered.root
+        self._clock, self._tier_interval_s = clock, config.tier_check_interval_ms / 1000
         self.compaction = CompactionRounds(
             registry.shells, backend, config=config, clock=clock, entropy=entropy
         )
@@ -28,7 +29,8 @@ class Rewriting:
     def start(self, tasks: TaskOwner) -> None:
         """Look again and again, for as long as `tasks` live."""
         tasks.spawn(self.compaction.run(), name="compaction")
-        if self._has_tier:
+        if self._tier.path:
+            tasks.spawn(self._tier.watch(self._clock, self._tier_interval_s), name="tier root")
             tasks.spawn(self.tiering.run(), name="tiering")
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from octavo.metadata.producer_ids import ProducerIdAllocator
 from octavo.metadata.repairs import RepairCatalog
 from octavo.metadata.sinks import SinkCatalog
 from octavo.metadata.store import MetadataStore, SessionState
+from octavo.metadata.tier import TierCatalog
 from octavo.metadata.topics import PartitionCatalog, TopicCatalog
 from octavo.proto.endpoints import bind, connection_bound, grpc_server
 from octavo.runtime.address import join_address
@@ -256,6 +257,8 @@ class BrokerServer:
         cookies = CookieCatalog(self._store, self._paths, clock=self._clock, entropy=self._entropy)
         cluster_id = await cookies.cluster_id()
         await self._storage.start()
+        tier = TierCatalog(self._store, self._paths, self._clock)
+        await self._tiered.root.begin(cluster_id, tier, self._entropy)
         await self._fleet.drains.came_back(config.broker_id)
         await self._fleet.start()
         await self._quotas.start()

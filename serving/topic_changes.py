@@ -35,6 +35,8 @@ from octavo.serving.config import BrokerConfig
 from octavo.serving.store_answers import StoreAnswers
 from octavo.serving.topic_config import (
     CONFIG_ENTRIES_MAX,
+    NO,
+    TIERING,
     TOPIC_CONFIG_KEYS,
     check_replication,
     check_tier_root,
@@ -77,6 +79,8 @@ def altered(topic: Topic, wanted: Alteration, now_ms: int) -> Topic:
             "take no new records",
         )
     kept = {name: text for name, text in topic.config.items() if name not in wanted.unset}
+    if TIERING in topic.config:  # "false" for ever: files may be there, and go with the topic
+        kept.setdefault(TIERING, NO)
     grown = replace(
         topic, config=kept | dict(wanted.config), partitions=partitions or topic.partitions
     )

@@ -34,6 +34,7 @@ RETENTION_MODES = ("limits", "consumed")
 LIMITS, CONSUMED = RETENTION_MODES
 CREATE, APPEND = "create", "append"
 NO, YES = "false", "true"
+TIERING = "tiering"
 AS_SENT = "producer"
 
 
@@ -250,7 +251,7 @@ _SETTINGS: dict[str, _Setting] = {
     "message.timestamp.before.max.ms": _Setting("timestamp_before_max_ms", _between(0, _INT64_MAX)),
     "message.timestamp.after.max.ms": _Setting("timestamp_after_max_ms", _between(0, _INT64_MAX)),
     "max.message.bytes": _Setting("max_message_bytes", _between(HEADER_BYTES, MAX_RECORD_BYTES)),
-    "tiering": _Setting("tiering", _one_of(NO, YES)),
+    TIERING: _Setting("tiering", _one_of(NO, YES)),
     "retention.local.ms": _Setting("retention_local_ms", _between(AS_RETENTION, _INT64_MAX)),
     "retention.local.bytes": _Setting("retention_local_bytes", _between(AS_RETENTION, _INT64_MAX)),
 }
@@ -262,7 +263,7 @@ _DELETES = (
     "min.compaction.lag.ms",
     "delete.retention.ms",
     "retention.mode",
-    "tiering",
+    TIERING,
     "retention.local.ms",
     "retention.local.bytes",
 )
@@ -428,7 +429,7 @@ def settings_of(
         "retention.bytes": str(UNLIMITED),
         "cleanup.policy": DELETES,
         "retention.mode": LIMITS,
-        "tiering": NO,
+        TIERING: NO,
     }
     no_quota = {name: str(UNLIMITED) for name in _BACKLOG_LIMITS}
     keeping: dict[str, str] = {}

@@ -13,6 +13,7 @@ from typing import cast
 
 from octavo.client.exports.manifest import FOLDER
 from octavo.client.exports.tree import LocalTree
+from octavo.metadata.tier import TierCatalog
 from octavo.runtime.errors import OctavoError
 from octavo.serving.compaction.rounds import CompactionRounds
 from octavo.serving.partition.shell import PartitionShell
@@ -120,6 +121,11 @@ class TieredBroker(StruckBroker):
         unsynced.unsynced, unsynced.fails = set(), True
         return unsynced
 
+    async def begin_tier(self, cluster_id: str = "cluster-1") -> None:
+        """As a broker does when it starts; raises ConfigError for the folder of another cluster."""
+        catalog = TierCatalog(self.store, self.rig.paths, self.rig.clock)
+        await self.tiered.root.begin(cluster_id, catalog, self.rig.entropy)
+
     async def filled(self, segments: int, **config: str) -> PartitionShell:
         """A partition with so many closed segments and an open one."""
         shell = await self.opened(**config)
@@ -128,6 +134,7 @@ class TieredBroker(StruckBroker):
 
     async def opened(self, **config: str) -> PartitionShell:
         """The partition, served here."""
+        await self.begin_tier()
         return await self.open(NAME, tiering="true", **config)
 
 

@@ -165,6 +165,7 @@ class BrokerMetrics:
         readings.add(t.LOCAL_BYTES, found.local_bytes)
         readings.add(t.TIERED_BYTES, found.tiered_bytes)
         readings.add(t.WAITING_BYTES, found.waiting_bytes)
+        readings.add(t.UNUSABLE, int(reads.root.problem is not None))
         readings.add(t.COPIED_BYTES, rounds.copied_bytes)
         readings.add(t.FREED_LEDGERS, rounds.freed_ledgers)
         readings.add(t.REMOVED_FILES, rounds.removed_files)

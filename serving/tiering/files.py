@@ -19,6 +19,7 @@ from octavo.proto.batch import BatchHeader
 from octavo.proto.segments import Segment, StoredBatch
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.serving.partition.name import PartitionName
+from octavo.serving.tiering.root import TierRoot
 from octavo.serving.tiering.trees import TopicTree, check_whole
 
 TREES_MAX = 256
@@ -44,12 +45,12 @@ class TierFiles:
     """Of one broker; any thread may call.
 
     Args:
-        tier_root: empty: this broker was told of none.
+        root: with an empty path this broker was told of none.
         open_max: files that stay open; more only while as many are being read at once.
     """
 
-    def __init__(self, tier_root: str, open_max: int) -> None:
-        self._tier_root = tier_root
+    def __init__(self, root: TierRoot, open_max: int) -> None:
+        self._root = root
         self._open_max = open_max
         self._lock = threading.Lock()
         self._trees: OrderedDict[str, TopicTree] = OrderedDict()
@@ -57,7 +58,7 @@ class TierFiles:
 
     def tree(self, name: PartitionName) -> TopicTree:
         """The tree of a topic; raises ReadUnknown when there is no `tier_root`."""
-        if not self._tier_root:
+        if not self._root.path:
             raise ReadUnknown(
                 f"records of {name} are in exported files, and this broker has no tier_root",
                 hint="start every broker with OCTAVO_BROKER_TIER_ROOT=<the folder of before>",
@@ -66,7 +67,7 @@ class TierFiles:
         with self._lock:
             found = self._trees.get(key)
             if found is None:
-                found = self._trees[key] = TopicTree(self._tier_root, name)
+                found = self._trees[key] = TopicTree(self._root.path, name)
             self._trees.move_to_end(key)
             while len(self._trees) > TREES_MAX:
                 self._trees.popitem(last=False)
@@ -167,13 +168,22 @@ class TierFiles:
                 return read(files, tree)
             except OctavoError as error:
                 if is_last:
+                    why = self._why(error)
                     raise ReadUnknown(
                         f"offset {offset} of {name} is in exported files, which cannot be read "
-                        f"now: {error.cause}",
-                        hint=error.hint,
+                        f"now: {why.cause}",
+                        hint=why.hint,
                     ) from error
                 tree.forget()
         raise AssertionError("unreachable")
+
+    def _why(self, error: OctavoError) -> OctavoError:
+        """Files that are not found say little where the whole folder is another one."""
+        try:
+            self._root.check()
+        except OctavoError as of_root:
+            return of_root
+        return error
 
     @contextmanager
     def _opened(self, tree: TopicTree, entry: FileEntry) -> Generator[ColdFile]:

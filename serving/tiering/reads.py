@@ -23,6 +23,7 @@ from octavo.serving.budget import ByteBudget
 from octavo.serving.cold import ColdRead
 from octavo.serving.config import BrokerConfig
 from octavo.serving.partition.name import PartitionName
+from octavo.serving.tiering.root import TierRoot
 
 if TYPE_CHECKING:
     from octavo.serving.tiering.files import TierFiles
@@ -54,6 +55,7 @@ class TierReads:
         self._cache_bytes = config.cold_cache_bytes
         self._files: TierFiles | None = None
         self._budget = ByteBudget(config.cold_read_budget_bytes)
+        self.root = TierRoot(config.tier_root)
         self._tasks = TaskOwner("tier-reads")
         self._threads = WorkerPool("tier-read", THREADS, WAITING_MAX)
         """Of its own: a file system that hangs holds nobody else's threads."""
@@ -72,9 +74,7 @@ class TierReads:
         if self._files is None:
             module = await asyncio.to_thread(import_module, "octavo.serving.tiering.files")
             if self._files is None:  # nobody was faster
-                made: TierFiles = module.TierFiles(
-                    self._config.tier_root, self._config.tier_open_files
-                )
+                made: TierFiles = module.TierFiles(self.root, self._config.tier_open_files)
                 self._files = made
         return self._files
 
@@ -86,6 +86,7 @@ class TierReads:
     async def close(self) -> None:
         """End what is being read, and close all files."""
         await self._tasks.close()
+        await self.root.close()
         await self._threads.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)

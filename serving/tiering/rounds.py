@@ -13,7 +13,6 @@ a log, which never goes back. So a broker that lost a partition removes nothing 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -34,6 +33,7 @@ from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.tiering.lists import due_objects
 from octavo.serving.tiering.plan import TieredSizes, is_rewritten, sizes, to_copy, to_free
 from octavo.serving.tiering.reads import TierReads
+from octavo.serving.topic_config import TIERING
 
 if TYPE_CHECKING:
     from octavo.client.exports.manifest import FileEntry
@@ -93,7 +93,10 @@ class TierRounds:
             await self._clock.sleep(interval_s)
 
     async def round(self) -> None:
-        """Look once at each partition."""
+        """Look once at each partition; at none while `tier_root` is not to be used."""
+        if self.reads.root.problem is not None:  # told in the log once, by itself
+            self.failures += 1
+            return
         shells = [shell for shell in self._shells() if not shell.is_internal]
         for shell in shells:
             try:
@@ -124,6 +127,7 @@ class TierRounds:
         has_files = any(one.object_version is not None for one in state.segments)
         if not (shell.settings.is_tiered or has_files or _has_removable(state)):
             return
+        self.reads.root.require()
         tree = (await self.reads.files()).tree(shell.name)
         try:
             if shell.settings.is_tiered and not is_rewritten(state):
@@ -140,6 +144,7 @@ class TierRounds:
         if waiting:
             copier = await self._export(shell, tree)
             version, there = await copier.held(waiting)
+            await asyncio.to_thread(self.reads.root.check)  # it was there while it was copied to
             if there and shell.settings.is_tiered:  # else a cleaner may come, who needs ledgers
                 await shell.tiers.copied(there, version)
 
@@ -211,8 +216,9 @@ class TierRounds:
         ):
             return
         start = state.log_start_offset
+        listed = bool(due) or any(one.object_version is not None for one in state.segments)
         self.removed_files += await asyncio.to_thread(
-            tree.remove_below, shell.name.partition, start
+            tree.remove_below, shell.name.partition, start, is_there=listed
         )
         if due:
             await shell.tiers.objects_removed([one.ledger_id for one in due])
@@ -232,14 +238,15 @@ class TierRounds:
 
         Raises UnknownOutcome when they cannot be deleted now.
         """
-        root, is_tiered = self._config.tier_root, "tiering" in topic.config
-        if not root:
-            if is_tiered:
-                _log.error("tiered-files-stay", topic=topic.name, topic_id=topic.topic_id.hex)
+        if TIERING not in topic.config:  # it never had any: what is set once stays set
             return
+        root = self.reads.root
+        if not root.path:
+            _log.error("tiered-files-stay", topic=topic.name, topic_id=topic.topic_id.hex)
+            return
+        await root.look()
         try:
-            if is_tiered and not await asyncio.to_thread(os.path.isdir, root):
-                raise StorageFailed(f"tier_root {root} is not there")
+            root.require()
             files = await self.reads.files()
             tree = files.tree(PartitionName(topic.name, topic.topic_id, 0))
             await asyncio.to_thread(tree.delete)

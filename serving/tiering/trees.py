@@ -10,7 +10,6 @@ blocks and is for threads; an error of the file system is StorageFailed, never "
 from __future__ import annotations
 
 import os
-import pathlib
 import shutil
 import threading
 from collections.abc import Generator, Sequence
@@ -116,10 +115,12 @@ class TopicTree:
             check_bytes(self.tree.path(f"{folder_of(self.topic)}/{entry.file}"), entry)
             check_index(self.tree, self.topic, entry, deep=True)
 
-    def remove_below(self, partition: int, log_start: int) -> int:
+    def remove_below(self, partition: int, log_start: int, *, is_there: bool) -> int:
         """Publish that files wholly below the log's start are gone; how many.
 
         They stay for the grace time, for readers that planned before; then `sweep` deletes them.
+        `is_there`: lists name files of the partition, so that there is a tree: StorageFailed where
+        there is none, which is not "they are gone".
         """
         removed = 0
 
@@ -130,8 +131,13 @@ class TopicTree:
             return Change(remove=tuple(gone)) if gone else None
 
         with self._lock, typed(self.root):
-            if pathlib.Path(self.root).exists():  # nothing was ever copied: nothing is there
+            if os.path.isdir(self.root):
                 self._state = self._manifest.publish(decide)
+            elif is_there:
+                raise StorageFailed(
+                    f"the exported tree {self.root} is not there, and files of it are listed",
+                    hint="put it back, or delete the topic",
+                )
         return removed
 
     def sweep(self) -> None:

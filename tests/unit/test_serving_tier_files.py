@@ -24,7 +24,7 @@ def data_files(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def trees(root: pathlib.Path) -> list[pathlib.Path]:
-    return list(root.iterdir())
+    return [one for one in root.iterdir() if one.is_dir()]
 
 
 def move(source: pathlib.Path, target: pathlib.Path) -> None:

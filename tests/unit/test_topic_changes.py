@@ -46,6 +46,12 @@ def test_what_a_topic_is_to_be() -> None:
         altered(TOPIC, Alteration({}, partitions=1), NOW_MS)
 
 
+def test_f088_tiering_stays_set_once_it_was_for_files_go_with_the_topic() -> None:
+    once = altered(TOPIC, Alteration({"tiering": "true"}), NOW_MS)
+    assert altered(once, Alteration({}, ["tiering"]), NOW_MS).config["tiering"] == "false"
+    assert "tiering" not in altered(TOPIC, Alteration({}, ["tiering"]), NOW_MS).config
+
+
 def test_f027_a_decommissioned_partition_stays_one_and_one_that_takes_records_is_left() -> None:
     once = altered(TOPIC, Alteration({}, decommission=[1]), NOW_MS)
     assert once.decommissioned == (Decommissioned(1, NOW_MS),)
@@ -229,20 +235,24 @@ COPIED = Segment(LedgerId(1), 0, 10, 100, 1, 1, EntryId(3), object_version=4)
 TRASHED = TrashedLedger(LedgerId(1), "retention", 1, has_objects=True)
 
 
-@pytest.mark.parametrize("kept", [{"segments": (COPIED,)}, {"trash": (TRASHED,)}])
+LISTED = PartitionState(uuid.UUID(int=1), 1, max_ledger_id_ever=1)
+
+
+@pytest.mark.parametrize(
+    "kept", [replace(LISTED, segments=(COPIED,)), replace(LISTED, trash=(TRASHED,))]
+)
 async def test_f088_a_log_with_files_is_not_asked_to_be_compacted(
-    setup: Setup, kept: dict[str, tuple[Segment] | tuple[TrashedLedger]]
+    setup: Setup, kept: PartitionState
 ) -> None:
     """It never would be (ADR 70), and what is only compacted does not age either (K9)."""
     topic = await setup.stored()
-    empty = PartitionState(topic.topic_id, 1, max_ledger_id_ever=1)
-    made = await setup.partitions.create(replace(empty, **kept))
+    made = await setup.partitions.create(replace(kept, topic_id=topic.topic_id))
     for policy in ("compact", "compact,delete"):
         with pytest.raises(InvalidConfig, match="orders-1 are in exported files") as refused:
             await setup.alter(tiering="false", cleanup_policy=policy)
         assert "octavo topic trim orders" in (refused.value.hint or "")
     await setup.alter(tiering="false", retention_ms="60000")  # the rest is as ever
-    await setup.partitions.cas(made, empty)
+    await setup.partitions.cas(made, replace(made.state, segments=(), trash=()))
     topic, _ = await setup.alter(cleanup_policy="compact")
     assert topic.config["cleanup.policy"] == "compact"
     await setup.alter(retention_ms="60001")

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.runtime.doorbell import Doorbell
 from octavo.runtime.errors import IllegalStateError
-from octavo.runtime.workers import Worker, WorkerPool
+from octavo.runtime.workers import DetachedPool, Worker, WorkerPool
 from tests.bookie_rig import DEADLINE_S, until
 
 
@@ -148,3 +148,40 @@ async def test_a_closing_pool_waits_for_the_call_under_way() -> None:
     await asyncio.wait_for(closing, DEADLINE_S)
     assert ended.is_set()
     await running
+
+
+async def test_a_detached_pool_hands_back_what_calls_give_and_raise() -> None:
+    pool = DetachedPool("detached", 2, 3)
+
+    def fails() -> int:
+        raise OSError(5, "disk")
+
+    found = await asyncio.gather(*(pool.run(pow, n, 2) for n in range(20)))
+    assert found == [n * n for n in range(20)]
+    with pytest.raises(OSError, match="disk"):
+        await pool.run(fails)
+    assert await pool.run(lambda: threading.current_thread().daemon)
+    assert await pool.close(DEADLINE_S)
+    with pytest.raises(IllegalStateError):
+        await pool.run(fails)
+
+
+async def test_calls_that_hang_do_not_pile_up_and_hold_nobody_up() -> None:
+    pool = DetachedPool("hangs", 1, 2)
+    gate = threading.Event()
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        gate.wait(DEADLINE_S)
+
+    tasks = [asyncio.ensure_future(pool.run(work, number)) for number in range(9)]
+    await until(lambda: begun == [0])
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert pool._calls.qsize() == 2, "what was taken back keeps its place until it has ended"  # pyright: ignore
+    assert not await pool.close(0.01)
+    gate.set()
+    assert await pool.close(DEADLINE_S)
+    assert begun == [0]

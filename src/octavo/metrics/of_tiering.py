@@ -27,6 +27,11 @@ WAITING_BYTES = _of_tiering(
     "gauge",
     "closed segments of partitions with tiering served here that no file holds yet",
 )
+UNUSABLE = _of_tiering(
+    "octavo_tier_unusable",
+    "gauge",
+    "1 while tier_root is not there, does not answer or is not this cluster's; the log says which",
+)
 COPIED_BYTES = _of_tiering(
     "octavo_tier_copied_bytes_total", "counter", "batches that this broker copied to files"
 )

@@ -2,13 +2,16 @@
 
 A `Worker` is one thread with one job that lives as long as its owner (a commit thread, an index
 writer); what it works on comes through a bounded queue of its owner's. A `WorkerPool` runs single
-blocking calls for a loop. Short blocking calls without an owner use `asyncio.to_thread`.
+blocking calls for a loop, a `DetachedPool` those that may never come back. Short blocking calls
+without an owner use `asyncio.to_thread`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -102,3 +105,90 @@ class WorkerPool:
     async def close(self) -> None:
         """Wait until calls that were given to threads have ended, then end the threads."""
         await asyncio.to_thread(self._executor.shutdown)
+
+
+class DetachedPool:
+    """Threads for blocking calls that may never come back: of a file system that hangs.
+
+    Daemons: neither closing nor the end of the process waits for a call that hangs. What was given
+    keeps its place until it has ended, so that calls on a file system that hangs do not pile up:
+    further callers wait in `run()`, and give up when their own time is over.
+
+    Args:
+        name: of the threads, with a number behind it.
+        threads: calls that run at a time; they are started when they are needed.
+        waiting_max: calls that may wait for a thread.
+    """
+
+    def __init__(self, name: str, threads: int, waiting_max: int) -> None:
+        self._name = name
+        self._threads_max = threads
+        self._places = asyncio.Semaphore(threads + waiting_max)
+        self._calls: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
+        """At most as many as there are places."""
+        self._workers: list[Worker] = []
+        self._unfinished = 0
+        self._closed = False
+
+    async def run(self, call: Callable[..., T], *args: object) -> T:
+        """The result of `call(*args)` on a thread; raises what it raises.
+
+        A caller that is cancelled takes back a call that did not begin; one that runs goes on, and
+        nobody hears its result. Raises IllegalStateError once it is closed.
+        """
+        await self._places.acquire()
+        if self._closed:
+            self._places.release()
+            raise IllegalStateError(f"{self._name} is closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def done(tell: Callable[[], None]) -> None:
+            self._places.release()
+            self._unfinished -= 1
+            if not answer.done():
+                tell()
+
+        def work(worker: Worker) -> None:
+            if answer.cancelled():
+                return worker.tell(done, _nothing)
+            try:
+                result = call(*args)
+            except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
+                return worker.tell(done, lambda error=error: answer.set_exception(error))
+            return worker.tell(done, lambda: answer.set_result(result))
+
+        self._unfinished += 1
+        self._calls.put(work)
+        if len(self._workers) < min(self._threads_max, self._unfinished):
+            self._start(loop)
+        return await answer
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        def body() -> None:
+            while (work := self._calls.get()) is not None:
+                work(worker)
+
+        worker = Worker(f"{self._name}-{len(self._workers)}", body, _raised)
+        self._workers.append(worker)
+        worker.start(loop)
+
+    async def close(self, timeout_s: float) -> bool:
+        """End the threads that end within `timeout_s`; whether all did."""
+        self._closed = True
+        for _ in self._workers:
+            self._calls.put(None)
+        return await asyncio.to_thread(self._join, timeout_s)
+
+    def _join(self, timeout_s: float) -> bool:
+        until_s = time.monotonic() + timeout_s
+        return all([one.join(max(until_s - time.monotonic(), 0)) for one in self._workers])
+
+
+def _nothing() -> None:
+    """Nobody waits any more."""
+
+
+def _raised(error: BaseException) -> None:
+    """Of a thread whose calls hand on what they raise: a fault of this module."""
+    raise error
