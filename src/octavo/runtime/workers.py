@@ -124,8 +124,10 @@ class DetachedPool:
         self._name = name
         self._threads_max = threads
         self._places = asyncio.Semaphore(threads + waiting_max)
-        self._calls: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
-        """At most as many as there are places."""
+        self._calls: queue.Queue[Callable[[Worker], None] | None] = queue.Queue(
+            threads + waiting_max + threads
+        )
+        """At most as many as there are places, and an end for each thread: no put ever waits."""
         self._workers: list[Worker] = []
         self._unfinished = 0
         self._closed = False
@@ -159,7 +161,7 @@ class DetachedPool:
             return worker.tell(done, lambda: answer.set_result(result))
 
         self._unfinished += 1
-        self._calls.put(work)
+        self._calls.put_nowait(work)
         if len(self._workers) < min(self._threads_max, self._unfinished):
             self._start(loop)
         return await answer
@@ -175,9 +177,10 @@ class DetachedPool:
 
     async def close(self, timeout_s: float) -> bool:
         """End the threads that end within `timeout_s`; whether all did."""
-        self._closed = True
-        for _ in self._workers:
-            self._calls.put(None)
+        if not self._closed:
+            self._closed = True
+            for _ in self._workers:
+                self._calls.put_nowait(None)
         return await asyncio.to_thread(self._join, timeout_s)
 
     def _join(self, timeout_s: float) -> bool:
