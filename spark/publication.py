@@ -18,7 +18,6 @@ from octavo.runtime.errors import (
     OctavoError,
     OutOfOrderSequence,
     RequestTimedOut,
-    UnknownTopic,
 )
 from octavo.runtime.errors_of_writers import SinkEnded
 
@@ -89,9 +88,8 @@ def fate(error: OctavoError | None) -> Fate:
         return Fate.STORED
     if isinstance(error, InvalidProducerEpoch):
         return Fate.SUPERSEDED
-    # An owner may lack what another one stored, because it lost its office; or not know the topic
-    # yet (F031). Both end with the time that is given to one batch of records.
-    again = error.retriable or isinstance(
-        error, OutOfOrderSequence | UnknownTopic | RequestTimedOut
-    )
+    # An owner may lack what another one stored, because it lost its office: that ends with the time
+    # that is given to one batch of records. UnknownTopic is the end of the topic at once: rows are
+    # staged for one life of it, which was there then, and brokers prove that it is not (M-4).
+    again = error.retriable or isinstance(error, OutOfOrderSequence | RequestTimedOut)
     return Fate.AGAIN if again else Fate.FAILED

@@ -81,11 +81,11 @@ async def test_a_lost_reply_of_the_decision_decides_nothing_twice(fake: FakeClus
 
 
 @pytest.mark.parametrize(("again", "error"), [(False, UnknownTopic), (True, InconsistentTopicId)])
-async def test_a_batch_whose_topic_went_says_that_it_stays_decided_and_how_to_end_it(
+async def test_a_batch_whose_topic_went_says_at_once_that_it_stays_decided_and_how_to_end_it(
     monkeypatch: pytest.MonkeyPatch, again: bool, error: type[OctavoError]
 ) -> None:
-    monkeypatch.setattr(sink_client, "BATCH_TIMEOUT_S", 0.3)
-    async with world() as found:
+    monkeypatch.setattr(sink_client, "BATCH_TIMEOUT_S", 3600.0)
+    async with world() as found, asyncio.timeout(60):
         await decided_by_a_driver_that_died(found)
         await found.client.admin.delete_topic("orders")
         if again:

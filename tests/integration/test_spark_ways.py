@@ -53,7 +53,32 @@ for options in reads:
         print("READ", json.dumps([row.n, row.s]))
     except Exception as error:
         print("READ", json.dumps(str(error)))
-spark.stop()
+"""
+ALL_ELSE = """
+from octavo.spark import compact
+
+def copied(topic):
+    return {**reads[1], "subscribe": topic, "startingOffsets": "earliest"}
+
+def tell(frame):
+    row = frame.selectExpr("count(*) n", "sum(cast(cast(value as string) as int)) s").first()
+    print("READ", json.dumps([row.n, row.s]))
+
+servers = {"octavo.bootstrap.servers": reads[1]["octavo.bootstrap.servers"]}
+rows = spark.read.format("octavo").options(**reads[1]).load()
+tell(compact(rows.withColumn("key", rows.partition.cast("string").cast("binary"))))
+for _ in range(2):
+    writer = rows.select("value").write.format("octavo").options(**servers, topic="ways-copy")
+    writer.option("txnId", "once").mode("append").save()
+stream = spark.readStream.format("octavo").options(**copied("ways-copy")).load().select("value")
+for checkpoint in ("one", "one", "another"):
+    query = (
+        stream.writeStream.format("octavo").options(**servers, topic="ways-stream")
+        .option("checkpointLocation", sys.argv[2] + "/" + checkpoint)
+        .trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    tell(spark.read.format("octavo").options(**copied("ways-stream")).load())
 """
 
 
@@ -110,10 +135,15 @@ def run(
     register: bool = False,
     config: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
+    more: str = "",
+    more_lines: int = 0,
 ) -> list[object]:
-    """What each read gave, [count, sum] or the text of its error, in a program of its own."""
+    """What each read gave, [count, sum] or the text of its error, in a program of its own.
+
+    `more`: what the program does then, which gives so many lines.
+    """
     program = folder / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(f"{PROGRAM}\n{more}\nspark.stop()\n")
     env = {**os.environ, "PYTHONSAFEPATH": "1", **(environ or {})}
     env.pop("PYSPARK_PYTHON", None)
     if python is not None:
@@ -121,7 +151,7 @@ def run(
     settings = {**SPARK_CONFIG, **(config or {})}
     settings = {key: value for key, value in settings.items() if value}
     done = subprocess.run(
-        [launcher, str(program), json.dumps([settings, register, list(reads)])],
+        [launcher, str(program), json.dumps([settings, register, list(reads)]), str(folder)],
         cwd=folder,
         env=env,
         capture_output=True,
@@ -131,7 +161,7 @@ def run(
     )
     lines = [line.partition("READ ")[2] for line in done.stdout.splitlines() if "READ " in line]
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(lines) == len(reads), done.stderr[-4000:]
+    assert len(lines) == len(reads) + more_lines, done.stderr[-4000:]
     return [json.loads(line) for line in lines]
 
 
@@ -158,7 +188,10 @@ def test_submitted_to_executors_of_their_own_behind_proxies(
 
 
 def test_spark_connect(lake: Lake, tmp_path: pathlib.Path) -> None:
-    """The client pickles the class; the server plans and reads."""
+    """The client pickles the class; the server plans, reads, writes and runs streams."""
+    with Client(lake.bootstrap) as client:
+        for topic in ("ways-copy", "ways-stream"):
+            client.admin.create_topic(topic, partitions=2)
     wrong = json.dumps({"wayss": "earliest"})
     words = lake.live(startingOffsets=json.dumps({TOPIC: "earliest"}))
     found = run(
@@ -169,9 +202,14 @@ def test_spark_connect(lake: Lake, tmp_path: pathlib.Path) -> None:
         register=True,
         config={**dict.fromkeys(SPARK_CONFIG, ""), "spark.remote": "local[2]"},
         environ={"SPARK_LOCAL_IP": "127.0.0.1"},
+        more=ALL_ELSE,
+        more_lines=4,
     )
     assert found[:2] == [HALF, ALL]
     assert "wayss" in str(found[2])
+    assert found[3] == [2, 2 * ROWS - 3]  # compact(df): the last of each partition
+    twice = [2 * count for count in ALL]
+    assert found[4:] == [ALL, ALL, twice]  # each checkpoint once, of what a txnId wrote once
 
 
 def test_python3_without_octavo_is_named_with_the_setting(

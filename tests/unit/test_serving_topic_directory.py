@@ -92,3 +92,22 @@ async def test_who_waits_reads_for_himself_when_the_one_before_failed() -> None:
     with pytest.raises(InconsistentTopicId):
         await third
     assert not directory._turns  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_topic_that_was_made_again_is_not_said_to_be_gone_by_a_store_that_trails() -> None:
+    """M-4: who waits for UnknownTopic to mean no must not hear it of an earlier life."""
+    cluster = MemoryCluster()
+    writer, trailing = cluster.connect(), cluster.connect()
+    catalogs = [
+        TopicCatalog(store, Paths("/octavo"), clock=SystemClock(), entropy=SeededEntropy(seed))
+        for seed, store in enumerate((writer, trailing))
+    ]
+    directory = TopicDirectory(catalogs[1], lambda _: None)
+    await catalogs[0].create("t", 1)
+    dying = await catalogs[0].mark_deleting(await catalogs[0].get("t"))
+    with pytest.raises(UnknownTopic):
+        await directory.get("t")
+    trailing.lag()
+    await catalogs[0].delete(dying)
+    again = (await catalogs[0].create("t", 1)).topic
+    assert (await directory.get("t")).topic_id == again.topic_id

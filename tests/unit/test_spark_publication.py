@@ -36,12 +36,12 @@ def test_what_comes_next_for_batch_5(decided: int, is_published: bool, step: Ste
         (e.Throttled("x", throttle_ms=1), Fate.AGAIN),
         (e.NotEnoughReplicas("x"), Fate.AGAIN),
         (e.OutOfOrderSequence("an owner that lost its office"), Fate.AGAIN),
-        (e.UnknownTopic("not heard of yet"), Fate.AGAIN),
         (e.RequestTimedOut("x"), Fate.AGAIN),
         (e.InvalidProducerEpoch("x"), Fate.SUPERSEDED),
         (e.InvalidRecord("x"), Fate.FAILED),
         (e.PartitionDecommissioned("x"), Fate.FAILED),
         (e.InconsistentTopicId("x"), Fate.FAILED),
+        (e.UnknownTopic("deleted since the decision"), Fate.FAILED),
         (SinkLimitReached("x"), Fate.FAILED),
     ],
 )
