@@ -38,7 +38,7 @@ from octavo.runtime.errors import (
     UnsupportedVersion,
     VersionConflict,
 )
-from octavo.runtime.errors_of_writers import SinkEnded, StagedDataGone
+from octavo.runtime.errors_of_writers import SinkEnded, SinkLimitReached, StagedDataGone
 from octavo.runtime.telemetry import get_logger
 
 FORMAT_VERSION = 2
@@ -52,6 +52,9 @@ PAGE_MAX = 500
 """Sinks of one page."""
 SCAN_KEYS_MAX = 16
 """Directories that are read with one request."""
+SINKS_OF_A_DIRECTORY_MAX = 256
+"""Records that one of the 4,096 directories takes; a new sink beyond is refused, for none that is
+there may be forgotten (ADR 77). About 800,000 sinks fill the first directory."""
 GENERATION_MAX = (1 << 29) - 1
 NO_BATCH = -1
 
@@ -293,7 +296,8 @@ class SinkCatalog:
 
         What is returned says which: of this batch the plan that counts, of a later one that this
         one is published, of an earlier one that is not published what comes first. Raises
-        InvalidRequest, MetadataUnavailable, and as `check_decidable`; UnknownOutcome: ask again.
+        InvalidRequest, MetadataUnavailable, SinkLimitReached, and as `check_decidable`;
+        UnknownOutcome: ask again.
         """
         if batch_id < 0 or not 0 < len(plan) <= PLAN_BYTES_MAX:
             raise InvalidRequest(
@@ -413,11 +417,25 @@ class SinkCatalog:
             return Sink(sink_id), None
         return from_bytes(found.value, sink_digest(sink_id)), found.version
 
+    async def _check_room(self, sink_id: str) -> None:
+        """Those who ask at the same moment may go beyond the bound, by as many as they are."""
+        directory, _ = split_sink_digest(sink_digest(sink_id))
+        there = await self._writes.children(f"{self._paths.sinks}/{directory}")
+        if len(there) >= SINKS_OF_A_DIRECTORY_MAX:
+            raise SinkLimitReached(
+                f"the cluster takes no new sink like {sink_id!r}: {len(there)} share its directory",
+                hint="write at least once, or go on with a checkpoint that there is",
+            )
+
     async def _written(self, sink: Sink, version: int | None) -> bool:
-        """Whether it is stored; False: somebody else was first (M-1), or a new look tells (M-3)."""
+        """Whether it is stored; False: somebody else was first (M-1), or a new look tells (M-3).
+
+        Raises SinkLimitReached for a new one where there is no room.
+        """
         key, value = self._paths.sink(sink.sink_id), to_bytes(sink, self._entropy.token())
         try:
             if version is None:
+                await self._check_room(sink.sink_id)
                 await self._writes.create(key, value, lasting=True)
             else:
                 await self._writes.put(key, value, version)

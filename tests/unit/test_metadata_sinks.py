@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
+from octavo.metadata import sinks as sinks_module
 from octavo.metadata.ledger_ids import LedgerIdAllocator
 from octavo.metadata.memory import MemoryCluster, MemoryStore
 from octavo.metadata.producer_ids import ProducerIdAllocator
@@ -24,14 +26,19 @@ from octavo.metadata.sinks import (
     to_bytes,
 )
 from octavo.proto.kept_producers import PRODUCER_EPOCH_MAX, is_kept, kept_id, ordinary_id
+from octavo.proto.segment_entries import ProducerSnapshot, WindowItem, pack_producer
 from octavo.proto.sink_staging import parse_staging_topic, sink_digest, staging_topic
 from octavo.runtime.entropy import SystemEntropy
 from octavo.runtime.errors import InvalidRequest, MetadataCorrupt, UnsupportedVersion
-from octavo.runtime.errors_of_writers import SinkEnded, StagedDataGone
+from octavo.runtime.errors_of_writers import SinkEnded, SinkLimitReached, StagedDataGone
+from octavo.serving.partition.producers import WINDOW
+from octavo.spark.staged import Pointer
 from tests.unit.metadata_stores import CLOCK, PATHS
 
 DIGEST = sink_digest("s")
 BY = Identity(kept_id(5), 3)
+RECORD_BYTES = 350
+PACKED_BYTES = 144
 
 
 def catalog(store: MemoryStore) -> SinkCatalog:
@@ -212,3 +219,34 @@ async def test_sinks_are_listed_in_pages_and_found_by_their_staging_topics() -> 
     assert await sinks.of_staging(staging._replace(digest="0" * 32)) is None
     await store.create(PATHS.sink("broken"), b"\xff")
     assert len((await sinks.page("", 0))[0]) == 25
+
+
+async def test_a_directory_takes_so_many_sinks_and_those_that_are_there_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No sink is forgotten for a new one, and the metadata does not grow for ever (ADR 77)."""
+    monkeypatch.setattr(sinks_module, "SINKS_OF_A_DIRECTORY_MAX", 2)
+    sinks = catalog(MemoryCluster().connect())
+    directory = sink_digest("s")[:3]
+    alike = [name for n in range(30_000) if sink_digest(name := f"txn/{n}")[:3] == directory][:3]
+    for name in alike[:2]:
+        await sinks.decide(name, 0, b"p", None)
+    for refused in (sinks.open(alike[2]), sinks.decide(alike[2], 0, b"p", None)):
+        with pytest.raises(SinkLimitReached, match="takes no new sink"):
+            await refused
+    assert (await sinks.read(alike[2])).touched_ms < 0
+    for name in alike[:2]:
+        await sinks.published(name, 0)
+        assert (await sinks.decide(name, 1, b"p", None)).batch_id == 1
+    assert (await sinks.end(alike[0])).is_ended
+    assert (await sinks.open("txn/elsewhere")).touched_ms >= 0
+
+
+def test_what_a_sink_takes_for_ever_has_a_size() -> None:
+    """ADR 77: its record, and what each partition it published to tells in its snapshots."""
+    pointer = Pointer(staging_topic(f"query/{uuid.uuid4()}", 7), "0" * 32, 1 << 40).to_bytes()
+    sink = decided(Sink(f"query/{uuid.uuid4()}", generation=7), 1 << 30, pointer, BY, 1 << 41)
+    assert len(to_bytes(sink._replace(swept_to=1 << 40), b"n" * 16)) <= RECORD_BYTES
+    window = tuple(WindowItem(n, n, 1 << 40, 1 << 41) for n in range(WINDOW))
+    packed = pack_producer(ProducerSnapshot(BY.producer_id, 3, WINDOW, 1 << 41, window))
+    assert len(packed) <= PACKED_BYTES

@@ -39,7 +39,7 @@ class ProducerFenced(Fatal):
 
 
 class SinkLimitReached(RequestRejected):
-    """As many sinks as a partition remembers have published to it; nothing was stored."""
+    """A partition, or the cluster, remembers as many sinks as it may; nothing was stored."""
 
     code = "SINK_LIMIT_REACHED"
     default_hint = "write at least once, or to another topic: a partition forgets no sink"
