@@ -57,11 +57,15 @@ def test_sinks_are_listed_shown_and_ended(
     assert "staged_records" in capsys.readouterr().out
 
     assert run(["sink", "end", "query/decided"]) != ExitCode.OK
-    assert "add --yes to end it and give up its batch 0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "add --yes to end it and give up its batch 0 (it was heard of " in said
+    assert "its query may be running" in said
     assert cluster.client.admin.describe_sink("query/decided").state == "decided"
-    for _ in range(2):  # asking again is safe
-        assert run(["sink", "end", "query/decided", "--yes"]) == ExitCode.OK
-        assert "ended sink query/decided" in capsys.readouterr().err
+    assert run(["sink", "end", "query/decided", "--yes"]) == ExitCode.OK
+    assert "ended sink query/decided" in capsys.readouterr().err
+    for given in ([], ["--yes"]):  # asking again is safe
+        assert run(["sink", "end", "query/decided", *given]) == ExitCode.OK
+        assert "sink query/decided was ended before" in capsys.readouterr().err
     names = {topic.name for topic in cluster.client.admin.list_topics()}
     assert staging_topic("query/decided") not in names
     assert {one.sink_id: one.state for one in cluster.client.admin.list_sinks()} == {
@@ -77,3 +81,25 @@ def test_an_unknown_sink_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["sink", *words]) != ExitCode.OK
         said = capsys.readouterr().err
         assert "there is no sink 'query/none'" in said or "has 1 to 512 bytes" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("2b1c-77", "query/2b1c-77"),  # as the checkpoint has it
+        ("query/2b1", "query/2b1c-77"),
+        ("orders-1", "txn/orders-1"),
+        ("qery/2b1c-77", "query/2b1c-77"),
+    ],
+)
+def test_a_sink_that_was_meant_is_named(
+    cluster: GroupCluster, capsys: pytest.CaptureFixture[str], given: str, meant: str
+) -> None:
+    (server,) = cluster.loopback.servers
+    sinks: SinkCatalog = server._sink_catalog()  # pyright: ignore[reportPrivateUsage]
+    for name in ("query/2b1c-77", "query/9999", "txn/orders-1", "txn/orders-2"):
+        cluster.run(sinks.open(name))
+    for words in (["show", given], ["end", given, "--yes"]):
+        assert run(["sink", *words]) != ExitCode.OK
+        assert f"did you mean '{meant}'?" in capsys.readouterr().err
+    assert {one.state for one in cluster.client.admin.list_sinks()} == {"staging"}

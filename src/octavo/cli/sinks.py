@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +20,16 @@ from octavo.cli.session import (
     TimeoutOption,
     connected,
 )
-from octavo.runtime.errors import ConfigError, UnknownTopic
+from octavo.runtime.errors import ConfigError, InvalidRequest, OctavoError, UnknownTopic
 
 if TYPE_CHECKING:
     from octavo.client.messaging import Client
     from octavo.client.messaging.api.descriptions import SinkDescription
+
+QUIET_S = 60
+"""A sink of which something was heard since may belong to a query that runs."""
+NAMES_COMPARED_MAX = 10_000
+"""Sinks among which one is looked for that was meant."""
 
 app = typer.Typer(help="Look after what Spark writes exactly once.")
 
@@ -61,7 +68,7 @@ def show(
 ) -> int:
     """Show one query or transaction, and how much it has staged."""
     with connected(bootstrap, timeout) as client:
-        found = client.admin.describe_sink(sink, timeout=timeout)
+        found = _find(client, sink, timeout)
         staged = _staged(client, found.staging_topic, timeout)
     emit_one({**_row(found), **staged}, output)
     return ExitCode.OK
@@ -80,21 +87,62 @@ def end(
     published is given up, though some of its rows may be in their topic. What it staged is deleted.
     """
     with connected(bootstrap, timeout) as client:
-        found = client.admin.describe_sink(sink, timeout=timeout)
-        if not yes:
-            gives_up = (
-                f" and give up its batch {found.batch_id}" if found.state == "decided" else ""
-            )
+        found = _find(client, sink, timeout)
+        was_ended = found.state == "ended"
+        if not yes and not was_ended:
             if not sys.stdin.isatty():
                 raise ConfigError(
-                    f"sink {sink} was not ended", hint=f"add --yes to end it{gives_up}"
+                    f"sink {sink} was not ended", hint=f"add --yes to end it{_price(found)}"
                 )
-            typer.confirm(f"End sink {sink}{gives_up}, for ever?", abort=True, err=True)
+            typer.confirm(f"End sink {sink}{_price(found)}, for ever?", abort=True, err=True)
         ended = client.admin.end_sink(sink, timeout=timeout)
-        with suppress(UnknownTopic):  # nothing was staged, or a broker deleted it meanwhile
+        note(f"sink {sink} was ended before" if was_ended else f"ended sink {sink}")
+        try:
             client.admin.delete_topic(ended.staging_topic, timeout=timeout)
-    note(f"ended sink {sink}")
+        except UnknownTopic:
+            pass  # nothing was staged, or a broker deleted it meanwhile
+        except OctavoError as error:
+            note(f"brokers delete what it staged in their next round, for now: {error.cause}")
     return ExitCode.OK
+
+
+def _find(client: Client, sink: str, timeout_s: float) -> SinkDescription:
+    """One sink. Raises InvalidRequest, which says what may have been meant."""
+    try:
+        return client.admin.describe_sink(sink, timeout=timeout_s)
+    except InvalidRequest as error:
+        known: Sequence[SinkDescription] = ()
+        with suppress(OctavoError):  # then there is no better hint
+            known = client.admin.list_sinks(timeout=timeout_s)
+        meant = _meant(sink, [one.sink_id for one in known[:NAMES_COMPARED_MAX]])
+        if meant:
+            error.hint = f"did you mean {meant!r}?"
+        raise
+
+
+def _meant(word: str, names: Sequence[str]) -> str:
+    """The sink that has `word` without its kind, or at its beginning, or one much like it."""
+    begins = [name for name in names if word and word in (name[: len(word)], _bare(name, word))]
+    close = begins if len(begins) == 1 else difflib.get_close_matches(word, names, n=1)
+    return close[0] if close else ""
+
+
+def _bare(name: str, word: str) -> str:
+    """As much of a sink's id as `word` has, without query/ or txn/."""
+    return name.partition("/")[2][: len(word)]
+
+
+def _price(sink: SinkDescription) -> str:
+    """What ending a sink costs that is not obvious."""
+    gives_up = f" and give up its batch {sink.batch_id}" if sink.state == "decided" else ""
+    idle_s = _idle_s(sink)
+    if idle_s >= QUIET_S:
+        return gives_up
+    return f"{gives_up} (it was heard of {idle_s} s ago: its query may be running)"
+
+
+def _idle_s(sink: SinkDescription) -> int:
+    return max(round(time.time() - sink.changed_ms / 1000), 0)
 
 
 def _row(sink: SinkDescription) -> Row:
@@ -102,7 +150,7 @@ def _row(sink: SinkDescription) -> Row:
         "sink": sink.sink_id,
         "state": sink.state,
         "batch": sink.batch_id if sink.batch_id >= 0 else None,
-        "idle_s": max(round(time.time() - sink.changed_ms / 1000), 0),
+        "idle_s": _idle_s(sink),
         "staging_topic": sink.staging_topic,
     }
 
