@@ -1,6 +1,6 @@
 """Something to run the pipelines on: topics with clicks and with changes of customers.
 
-    python examples/pipelines/sample_data.py --bootstrap localhost:7650
+    python -m examples.pipelines.sample_data --bootstrap localhost:7650
 
 Each run adds as much again, later in time. Clicks come in visits of ten users, 20 clicks each in
 ten minutes, and half an hour lies between the visits; one click in ten is sent twice, as by an
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 
 from octavo import Client
-from octavo.errors import TopicAlreadyExists
+from octavo.errors import OctavoError, TopicAlreadyExists
 
 BEGIN_MS = 1_767_225_600_000
 """2026-01-01, midnight UTC."""
@@ -86,7 +87,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--bootstrap", default="localhost:7650")
     parser.add_argument("--visits", type=int, default=5)
     arguments = parser.parse_args(argv)
-    add(arguments.bootstrap, arguments.visits)
+    if arguments.visits < 1:
+        parser.error(f"--visits {arguments.visits}: one at least")
+    try:
+        add(arguments.bootstrap, arguments.visits)
+    except OctavoError as error:
+        sys.exit(f"sample_data: {error}")
 
 
 if __name__ == "__main__":

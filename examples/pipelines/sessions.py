@@ -1,6 +1,6 @@
 """Clicks become sessions: one record for each visit of a user, exactly once.
 
-    python examples/pipelines/sessions.py --bootstrap localhost:7650
+    python -m examples.pipelines.sessions --bootstrap localhost:7650
 
 A session ends when its user does nothing for ten minutes. It is written when no click can belong to
 it any more, ten minutes (the watermark) behind the newest click: the last visits wait for later
@@ -10,34 +10,28 @@ ones.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
-import threading
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from examples.pipelines.running import (
+    clicks,
+    count,
+    create_topic,
+    into_topic,
+    main,
+    parser,
+    rows_taken,
+    started,
+)
 from octavo import Client
-from octavo.errors import TopicAlreadyExists
-
-CLICK = "id string, user string, page string, at_ms bigint"
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """Start the query."""
-    raw = (
-        spark.readStream.format("octavo")
-        .option("octavo.bootstrap.servers", arguments.bootstrap)
-        .option("subscribe", arguments.source)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    clicks = raw.select(F.from_json(F.col("value").cast("string"), CLICK).alias("click"))
     sessions = (
-        clicks.select("click.*", F.timestamp_millis("click.at_ms").alias("at"))
-        .withWatermark("at", "10 minutes")
+        clicks(spark, arguments)
         .groupBy("user", F.session_window("at", "10 minutes").alias("session"))
         .agg(
             F.count("*").alias("clicks"),
@@ -46,48 +40,26 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
         )
         .selectExpr("user", "session.start", "last_click", "clicks", "first_page")
     )
-    writer = (
-        sessions.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
-        .writeStream.format("octavo")
-        .option("octavo.bootstrap.servers", arguments.bootstrap)
-        .option("topic", arguments.target)
-        .option("checkpointLocation", arguments.checkpoint)
-    )
-    if arguments.follow:
-        return writer.trigger(processingTime="1 second").start()
-    return writer.trigger(availableNow=True).start()
+    rows = sessions.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
+    return started(into_topic(rows, arguments), arguments)
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     """Until there is nothing left, or with --follow until Ctrl-C."""
     with Client(arguments.bootstrap) as client:
-        try:
-            client.admin.create_topic(arguments.target, partitions=2)
-        except TopicAlreadyExists:
-            pass
-        query = start(spark, arguments)
-        interrupted = threading.Event()
-        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-        while not query.awaitTermination(1):
-            if interrupted.is_set():
-                query.stop()  # the next run goes on where this one was
-        taken = sum(batch.numInputRows for batch in query.recentProgress)
-        there = sum(end or 0 for end in client.admin.list_offsets(arguments.target).values())
-        print(f"sessions: took {taken} clicks; {arguments.target} holds {there}")
+        create_topic(client, arguments.target)
+        taken = rows_taken(start(spark, arguments))
+        there = count(client, arguments.target)
+    print(f"sessions: took {taken} clicks; {arguments.target} holds {there}")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="puts clicks together to sessions")
-    parser.add_argument("--bootstrap", default="localhost:7650")
-    parser.add_argument("--source", default="clicks-once", help="topic of clicks without repeats")
-    parser.add_argument("--target", default="sessions", help="topic of sessions")
-    parser.add_argument("--checkpoint", default="./checkpoints/sessions")
-    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
-    return parser.parse_args(argv)
+    made = parser("puts clicks together to sessions", "clicks-once", "clicks without repeats")
+    made.add_argument("--target", default="sessions", help="topic of sessions")
+    made.add_argument("--checkpoint", default="./checkpoints/sessions")
+    return made.parse_args(argv)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("sessions").config("spark.sql.shuffle.partitions", "4")
-    run(builder.getOrCreate(), parse())
+    main("sessions", parse, run)

@@ -1,6 +1,6 @@
 """Changes of rows become a table of Parquet files: the last row of each key, without deleted ones.
 
-    python examples/pipelines/table.py --bootstrap localhost:7650
+    python -m examples.pipelines.table --bootstrap localhost:7650
 
 Each batch of the stream makes a new version of the table, a folder of its own; the file `_current`
 names the newest that is whole. Who reads a version is not disturbed by the next; of older ones only
@@ -11,17 +11,14 @@ counts once.
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import shutil
-import signal
-import sys
-import threading
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from examples.pipelines.running import main, parser, records, rows_taken, started
 from octavo.spark import compact
 
 ROW = "name string, city string"
@@ -67,29 +64,14 @@ class Table:
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """Start the query."""
     table = Table(arguments.table)
-    changes = (
-        spark.readStream.format("octavo")
-        .option("octavo.bootstrap.servers", arguments.bootstrap)
-        .option("subscribe", arguments.source)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    writer = changes.writeStream.foreachBatch(table.apply)
+    writer = records(spark, arguments).writeStream.foreachBatch(table.apply)
     writer = writer.option("checkpointLocation", str(table.root / "_checkpoint"))
-    if arguments.follow:
-        return writer.trigger(processingTime="10 seconds").start()
-    return writer.trigger(availableNow=True).start()
+    return started(writer, arguments, every="10 seconds")
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     """Until there is nothing left, or with --follow until Ctrl-C."""
-    query = start(spark, arguments)
-    interrupted = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    while not query.awaitTermination(1):
-        if interrupted.is_set():
-            query.stop()  # the next run goes on where this one was
-    taken = sum(batch.numInputRows for batch in query.recentProgress)
+    taken = rows_taken(start(spark, arguments))
     table = Table(arguments.table)
     current = table.current()
     if current is None:
@@ -101,15 +83,10 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="keeps a table of the last row of each key")
-    parser.add_argument("--bootstrap", default="localhost:7650")
-    parser.add_argument("--source", default="customers", help="topic of changes, by key")
-    parser.add_argument("--table", default="./customers", type=pathlib.Path, help="folder")
-    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
-    return parser.parse_args(argv)
+    made = parser("keeps a table of the last row of each key", "customers", "changes, by key")
+    made.add_argument("--table", default="./customers", type=pathlib.Path, help="folder")
+    return made.parse_args(argv)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("table").config("spark.sql.shuffle.partitions", "4")
-    run(builder.getOrCreate(), parse())
+    main("table", parse, run)
