@@ -78,11 +78,13 @@ async def _commit(
 
 
 async def _remove_staging(client: SinkClient, topic: str) -> None:
-    """Of a sink whose only batch is published."""
+    """Of a sink whose only batch is published: that is what counts, brokers sweep the rest."""
     try:
         await client.admin.delete_topic(topic)
     except UnknownTopic:
         return  # nothing was staged, or somebody else removed it
+    except OctavoError as error:
+        _log.warning("all rows are added, the staging topic stays for now: %s", error)
 
 
 class Committing:
@@ -143,6 +145,8 @@ class Committing:
         value, headers = encode_plan(plan)
         async with self._client.producer() as producer:
             stored = await producer.send(topic, value, headers=headers, partition=0)
+        if stored.offset < 0:  # a decision could not be taken back
+            raise StorageFailed("where the plan was stored is not known; run the batch again")
         pointer = Pointer(topic, described.topic_id, stored.offset)
         return pointer, StagedRange(generation, first_offset)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from typing import Unpack
 
 import pyarrow as pa
 import pytest
 
+from octavo.client.messaging.api.options import Plain, ProducerOptions
+from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.errors import InconsistentTopicId, OctavoError, UnknownTopic
-from octavo.spark import sink_client
+from octavo.spark import sink_client, staging
 from octavo.spark.exactly_once import Committing
 from octavo.spark.sink_client import SinkClient
 from octavo.spark.staging import Batch
 from tests.fake_broker import FakeCluster
-from tests.sink_brokers import decided_by_a_driver_that_died, rows, world
+from tests.sink_brokers import LONG_MS, decided_by_a_driver_that_died, rows, world
 
 
 async def test_two_queries_on_one_topic_add_what_is_theirs() -> None:
@@ -94,3 +98,30 @@ async def test_a_batch_whose_topic_went_says_at_once_that_it_stays_decided_and_h
             await Committing(found.client, Batch("query/1", 0), []).run()
         assert "batch 0 stays decided" in raised.value.hint
         assert "octavo sink end query/1" in raised.value.hint
+
+
+class Hasty(SinkClient):
+    """A client whose producers give up what is not acknowledged within a moment."""
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer[Plain]:  # type: ignore[override]
+        options["delivery_timeout_ms"], options["request_timeout_ms"] = 400, 300
+        return super().producer(**options)
+
+
+async def test_rows_that_spark_makes_slowly_cost_what_is_under_way_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark computes the next rows when a task asks for them: that may take minutes."""
+    monkeypatch.setattr(staging, "SinkClient", Hasty)
+    monkeypatch.setattr(staging, "STAGED_AHEAD", 3)  # so that the loop turns between pieces
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        for _ in range(2):
+            yield pa.record_batch({"value": pa.array([b"x" * 400_000] * 8)})
+            time.sleep(1)  # stands for a user's function; longer than the timeout above
+
+    async with world(idle_ms=LONG_MS) as found:
+        staged = await found.staged_rows(0, slowly())
+        assert (staged.rows, staged.pieces) == (16, 16)
+        await found.commit(0, staged)
+        assert len(await found.added()) == 16
