@@ -323,6 +323,10 @@ def _bound(
     if text.lower() in EDGE_WORDS:
         hint = f"the default is {default.value}"
         _refuse(name, f"a batch read cannot use {text.lower()!r} here", hint)
+    if not text.lstrip().startswith("{"):
+        words = [edge.value for edge in allowed]
+        cause = f"{text!r} is neither {' nor '.join(words)} nor a JSON object"
+        _refuse(name, cause, f"{did_you_mean(text, words)}; or {_HINT}")
     body = _object(name, text, _HINT)
     topic_ids = _topic_ids(name, body.pop(TOPIC_IDS, {}))
     whole = _whole_topics(name, body, allowed)

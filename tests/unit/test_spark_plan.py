@@ -136,6 +136,14 @@ def test_every_bad_option_is_named(given: dict[str, str], option: str) -> None:
     assert option in caught.value.cause
 
 
+def test_a_misspelt_end_is_answered_with_the_word_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match="'earlyest' is neither earliest nor a JSON") as caught:
+        options(startingOffsets="earlyest")
+    assert "did you mean 'earliest'?" in caught.value.hint
+    with pytest.raises(ConfigError, match="is not JSON"):
+        options(startingOffsets='{"orders":')
+
+
 @pytest.mark.parametrize("all_of_it", ['"earliest"', "-2", '{"0":"earliest"}'])
 def test_a_word_of_a_whole_topic_and_of_a_partition(all_of_it: str) -> None:
     got = options(startingOffsets=f'{{"orders":{all_of_it}}}', endingOffsets='{"orders":"latest"}')
