@@ -122,6 +122,7 @@ def main(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         with Client(arguments.bootstrap) as client:  # before Spark, which takes its time
+            client.connect()
             client.admin.describe_topic(arguments.source)
         builder = SparkSession.builder.appName(name).config("spark.sql.shuffle.partitions", "4")
         builder = builder.config("spark.log.level", "OFF")  # what fails is told below

@@ -67,6 +67,7 @@ def stored(client: Client, topic: str) -> int:
 def add(bootstrap: str, visits: int) -> None:
     """Add visits to `clicks` and 20 changes for each to `customers`, behind what is there."""
     with Client(bootstrap) as client, client.producer() as producer:
+        client.connect()
         first = stored(client, "clicks") // (VISIT_CLICKS * 11 // 10)
         begun = stored(client, "customers")
         for topic, messages in (
