@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -37,16 +37,21 @@ def check_topic(options: WriteOptions) -> None:
 def produce(batches: Iterable[pa.RecordBatch], options: WriteOptions, columns: SinkColumns) -> int:
     """Send all rows and wait until they are acknowledged; returns how many.
 
-    Raises what the producer raises. What was sent before that stays: a task that is run again
-    sends its rows again.
+    Raises UnknownTopic, and what the producer raises. What was sent before that stays: a task that
+    is run again sends its rows again.
     """
 
     async def run() -> int:
         sent = 0
         async with _connected(options) as client, client.producer() as producer:
             # Spark's rows are waited for on the loop: nothing is under way meanwhile.
+            known = {options.topic}
             for rows in batches:
-                await _send(producer, portions(rows, columns, options.topic), columns)
+                parts = list(portions(rows, columns, options.topic))
+                for name in {part.topic for part in parts} - known:
+                    await client.admin.describe_topic(name)  # a producer would wait for it (F031)
+                    known.add(name)
+                await _send(producer, parts, columns)
                 sent += rows.num_rows
         return sent
 
@@ -64,7 +69,7 @@ async def _connected(options: WriteOptions) -> AsyncGenerator[AsyncClient, None]
 
 
 async def _send(
-    producer: AsyncProducer[Plain], parts: Iterator[Portion], columns: SinkColumns
+    producer: AsyncProducer[Plain], parts: Sequence[Portion], columns: SinkColumns
 ) -> None:
     gate = asyncio.Semaphore(PORTIONS_AT_ONCE)
 

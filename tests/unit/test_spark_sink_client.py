@@ -16,6 +16,7 @@ from octavo.errors import (
     OctavoError,
     OutOfOrderSequence,
     Throttled,
+    UnknownTopic,
 )
 from octavo.spark import sink_client
 from octavo.spark.live_writing import produce
@@ -110,3 +111,15 @@ async def test_of_rows_that_fail_side_by_side_one_error_is_raised(fake: FakeClus
         broker.faults.refuse = []
     sent = await asyncio.to_thread(produce, [rows], options, columns)
     assert sent == 4
+
+
+async def test_a_topic_that_a_row_names_and_that_is_not_there_is_told_at_once(
+    fake: FakeCluster,
+) -> None:
+    """At least once: a producer would wait a minute for it (F031)."""
+    rows = pa.record_batch({"value": pa.array([b"v", b"v"]), "topic": pa.array(["orders", "nope"])})
+    columns = SinkColumns("value", topic="topic")
+    options = WriteOptions(fake.bootstrap, None, True)
+    async with asyncio.timeout(30):
+        with pytest.raises(UnknownTopic, match="nope"):
+            await asyncio.to_thread(produce, [rows], options, columns)
