@@ -13,6 +13,7 @@ from octavo.client.messaging.api.options import Plain
 from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.runtime.errors import OctavoError
 from octavo.spark.live import CONNECT_TIMEOUT_S
+from octavo.spark.loop_bridge import pulled
 from octavo.spark.sink_options import SinkColumns, WriteOptions
 from octavo.spark.sink_rows import Portion, portions
 
@@ -44,9 +45,8 @@ def produce(batches: Iterable[pa.RecordBatch], options: WriteOptions, columns: S
     async def run() -> int:
         sent = 0
         async with _connected(options) as client, client.producer() as producer:
-            # Spark's rows are waited for on the loop: nothing is under way meanwhile.
             known = {options.topic}
-            for rows in batches:
+            async for rows in pulled(batches):
                 parts = list(portions(rows, columns, options.topic))
                 for name in {part.topic for part in parts} - known:
                     await client.admin.describe_topic(name)  # a producer would wait for it (F031)

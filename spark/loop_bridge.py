@@ -1,9 +1,13 @@
-"""An async iterator consumed from ordinary code: it runs on the process's own event loop.
+"""Iterators between ordinary code and event loops, in both directions.
+
+An async iterator consumed from ordinary code (`iterate`) runs on the process's own event loop.
 
 Spark pulls rows at its own pace and may not come back for minutes; connections must stay alive
 and the next chunk should be on its way meanwhile. So the loop never stops while the consumer
 works, and never runs more than `items_max` items ahead of it. It is the same for all scans of a
 process and ends with it: what one task has connected, the next one uses.
+
+Ordinary items consumed on an event loop (`pulled`) are made in a thread.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from octavo.runtime.tasks import TaskOwner
@@ -130,3 +134,17 @@ def iterate(make: Callable[[], AsyncIterator[T]], items_max: int) -> Iterator[T]
             yield item  # type: ignore[misc]
     finally:
         bridge.stop()
+
+
+async def pulled(items: Iterable[T]) -> AsyncGenerator[T]:
+    """Items that Spark makes as they are asked for, which may take minutes for the next one.
+
+    The loop goes on meanwhile: what is sent is acknowledged before its time has run out
+    (`delivery_timeout_ms`). A cancelled caller waits for the item that is being made.
+    """
+    iterator = iter(items)
+    while True:
+        item = await asyncio.to_thread(next, iterator, None)
+        if item is None:
+            return
+        yield item

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from octavo.runtime.errors import (
 )
 from octavo.runtime.errors_of_writers import StagedDataGone
 from octavo.spark.live import CONNECT_TIMEOUT_S
+from octavo.spark.loop_bridge import pulled
 from octavo.spark.publication import SinkState, next_step
 from octavo.spark.sink_client import SinkClient
 from octavo.spark.sink_options import SinkColumns, WriteOptions
@@ -127,7 +128,7 @@ async def _stage(
         pieces = Pieces(columns, terms.__getitem__, entropy.below)
         async with client.producer(compression_type="none") as producer:
             staging = _Staging(client, producer, batch.sink_id, state, attempt)
-            async for part in _made_in_a_thread(batches):
+            async for part in pulled(batches):  # pieces are acknowledged meanwhile
                 found = list(portions(part, columns, options.topic))
                 for name in {portion.topic for portion in found} - terms.keys():
                     terms[name] = await topic_terms(client, name)
@@ -149,17 +150,6 @@ async def _stage(
         generation=place.generation,
         topic_id=place.topic_id,
     )
-
-
-async def _made_in_a_thread(batches: Iterable[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch]:
-    """The rows as Spark makes them, which may take minutes for the next ones: pieces that are under
-    way are acknowledged meanwhile, or their time would run out (`delivery_timeout_ms`)."""
-    iterator = iter(batches)
-    while True:
-        part = await asyncio.to_thread(next, iterator, None)
-        if part is None:
-            return
-        yield part
 
 
 async def topic_terms(client: SinkClient, name: str) -> TopicTerms:

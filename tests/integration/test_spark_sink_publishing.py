@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
-from typing import Unpack
 
 import pyarrow as pa
 import pytest
 
-from octavo.client.messaging.api.options import Plain, ProducerOptions
-from octavo.client.messaging.api.producer import AsyncProducer
 from octavo.errors import InconsistentTopicId, OctavoError, UnknownTopic
-from octavo.spark import sink_client, staging
+from octavo.spark import sink_client
 from octavo.spark.exactly_once import Committing
 from octavo.spark.sink_client import SinkClient
 from octavo.spark.staging import Batch
@@ -100,27 +96,23 @@ async def test_a_batch_whose_topic_went_says_at_once_that_it_stays_decided_and_h
         assert "octavo sink end query/1" in raised.value.hint
 
 
-class Hasty(SinkClient):
-    """A client whose producers give up what is not acknowledged within a moment."""
-
-    def producer(self, **options: Unpack[ProducerOptions]) -> AsyncProducer[Plain]:  # type: ignore[override]
-        options["delivery_timeout_ms"], options["request_timeout_ms"] = 400, 300
-        return super().producer(**options)
-
-
-async def test_rows_that_spark_makes_slowly_cost_what_is_under_way_no_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Spark computes the next rows when a task asks for them: that may take minutes."""
-    monkeypatch.setattr(staging, "SinkClient", Hasty)
-    monkeypatch.setattr(staging, "STAGED_AHEAD", 3)  # so that the loop turns between pieces
-
-    def slowly() -> Iterator[pa.RecordBatch]:
-        for _ in range(2):
-            yield pa.record_batch({"value": pa.array([b"x" * 400_000] * 8)})
-            time.sleep(1)  # stands for a user's function; longer than the timeout above
-
+async def test_what_is_under_way_is_stored_while_spark_makes_the_next_rows() -> None:
+    """A user's function may take minutes for them, longer than a piece may be under way."""
+    loop = asyncio.get_running_loop()
     async with world(idle_ms=LONG_MS) as found:
+
+        async def stored(pieces: int) -> None:
+            async with asyncio.timeout(60):
+                there = 0
+                while there < pieces:
+                    await asyncio.sleep(0.01)
+                    there = await found.left() if await found.has_topic(0) else 0
+
+        def slowly() -> Iterator[pa.RecordBatch]:
+            for pieces in (8, 16):
+                yield pa.record_batch({"value": pa.array([b"x" * 400_000] * 8)})
+                asyncio.run_coroutine_threadsafe(stored(pieces - 1), loop).result()
+
         staged = await found.staged_rows(0, slowly())
         assert (staged.rows, staged.pieces) == (16, 16)
         await found.commit(0, staged)
