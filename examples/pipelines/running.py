@@ -29,6 +29,8 @@ CLICK = "id string, user string, page string, at_ms bigint"
 INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ended."""
 
+_interrupted = threading.Event()
+
 
 def parser(description: str, source: str, of: str) -> argparse.ArgumentParser:
     """A command line with what all pipelines take; `source` holds `of` unless told otherwise."""
@@ -90,25 +92,27 @@ def count(client: Client, topic: str) -> int:
     return sum(end or 0 for end in client.admin.list_offsets(topic, "latest").values())
 
 
+def stop_on_interrupt() -> None:
+    """Ctrl-C asks the query to stop, instead of tearing Spark's connection; a second one does."""
+
+    def asked(_signal: int, _frame: FrameType | None) -> None:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt
+        _interrupted.set()
+
+    signal.signal(signal.SIGINT, asked)
+
+
 def rows_taken(query: StreamingQuery) -> int:
     """Wait until the query has ended, or Ctrl-C ends it; the rows that its newest 100 batches took.
 
     Raises StreamingQueryException: it failed.
     """
-    interrupted = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, before)  # who cannot wait presses it again
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        while not interrupted.is_set() and not query.awaitTermination(1):
-            pass
-        if interrupted.is_set():
-            query.stop()  # between its steps; the next run goes on where this one was
-    finally:
-        signal.signal(signal.SIGINT, before)
+    stop_on_interrupt()
+    while not _interrupted.is_set() and not query.awaitTermination(1):
+        pass
+    if _interrupted.is_set():
+        query.stop()  # the next run goes on where this one was
     return sum(batch.numInputRows for batch in query.recentProgress)
 
 
@@ -126,7 +130,13 @@ def main(
             client.admin.describe_topic(arguments.source)
         builder = SparkSession.builder.appName(name).config("spark.sql.shuffle.partitions", "4")
         builder = builder.config("spark.log.level", "OFF")  # what fails is told below
-        run(builder.config("spark.ui.showConsoleProgress", "false").getOrCreate(), arguments)
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        stop_on_interrupt()
+        spark = builder.getOrCreate()
+        stop_on_interrupt()  # Spark has set a handler of its own
+        if _interrupted.is_set():
+            raise KeyboardInterrupt
+        run(spark, arguments)
     except OctavoError as error:
         sys.exit(f"{name}: {error}")
     except PySparkException as error:
