@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from examples.pipelines import dedupe, history, page_views, sample_data, sessions, table
+from examples.pipelines import dedupe, history, page_views, running, sample_data, sessions, table
 from octavo import Client
 from octavo.spark.export import export_topic
 from octavo.testing import LocalCluster
@@ -154,7 +154,12 @@ def test_history_then_live_while_the_export_grows_and_ledgers_go(
             into_the_lake()
             more(50)
             query.processAllAvailable()
+        running.stop_on_interrupt()
+        signal.raise_signal(signal.SIGINT)  # Ctrl-C
+        assert running.rows_taken(query) == sent
+        assert not query.isActive
     finally:
+        running._interrupted.clear()  # pyright: ignore[reportPrivateUsage]
         query.stop()
     rows = pipelines.spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.click) for row in rows) == list(range(sent))
