@@ -80,7 +80,7 @@ def test_usage(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_misspelt_topic_is_an_error_and_makes_no_group(
     found: GroupCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["consume", "nowhere", "--group", "g", "--timeout", "1"]
+    words = ["consume", "nowhere", "--group", "g", "--timeout", "5"]
     assert run(words) == ExitCode.NOT_FOUND
     assert "nowhere" in capfd.readouterr().err
     assert found.client.admin.list_groups() == []

@@ -13,16 +13,14 @@ from octavo.runtime.errors_of_writers import (
     ProducerFenced,
 )
 from octavo.testing import LocalCluster
+from tests.integration.test_dedup_takeover import owner_of
 
 LEASE_MS = 4_000
 
 
 async def kill_owner(client: AsyncClient, cluster: LocalCluster) -> None:
     """Kill the broker that serves the topic's partition."""
-    told = await client.admin.describe_topic("orders")
-    address = told.partitions[0].owner_address
-    (name,) = [name for name, one in cluster.processes.items() if one.address == address]
-    await asyncio.to_thread(cluster.kill, name)
+    await asyncio.to_thread(cluster.kill, await owner_of(client, cluster))
 
 
 async def test_x32_the_writer_stays_the_writer_when_the_broker_dies_and_fencing_holds() -> None:

@@ -16,8 +16,8 @@ from octavo.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_S = 6.0
-SOON_S = 20.0
+TIMEOUT_S = 10.0
+SOON_S = 60.0
 NAMED = re.compile(r"metadata store at (embedded://)?127\.0\.0\.1:\d+ ")
 
 
