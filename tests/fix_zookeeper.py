@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from octavo.runtime.entropy import SystemEntropy
+from octavo.supervisor.ports import choose_free
+
 _JARS = (
     "zookeeper-3*",
     "zookeeper-jute*",
@@ -45,9 +48,8 @@ class ZookeeperServer:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Free now, and of those that the system gives to nobody who does not ask for that one."""
+    return choose_free("127.0.0.1", set(), SystemEntropy())
 
 
 def _class_path() -> str:

@@ -14,6 +14,7 @@ from octavo.errors import ConfigError, MessageTooLarge, OctavoError, UnknownTopi
 from octavo.proto import batch as codec
 from octavo.proto import broker_pb2, broker_pb2_grpc
 from octavo.testing import LocalCluster
+from tests.fix_zookeeper import free_port
 
 pytestmark = pytest.mark.process
 
@@ -107,9 +108,7 @@ def test_a_wrong_config_key_names_the_right_one(cluster: LocalCluster) -> None:
 
 
 def test_a_server_that_is_down_is_said_so() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     client = Client(f"127.0.0.1:{port}")
     with client, pytest.raises(OctavoError) as caught:
         client.connect(timeout=2)

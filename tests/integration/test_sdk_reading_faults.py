@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import pkgutil
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,7 @@ from octavo.runtime.errors import (
     UnknownOutcome,
 )
 from tests.fake_broker import FakeCluster
+from tests.fix_zookeeper import free_port
 
 ONE = TopicPartition("one", 0)
 LIMIT_S = 18.0
@@ -41,9 +41,7 @@ async def fill(client: AsyncClient, topic: str, count: int, partition: int | Non
 
 
 def dead_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 # --- iteration ----------------------------------------------------------------------------------
