@@ -113,7 +113,7 @@ def test_f153_exactly_the_limit_is_stored_and_read_and_one_byte_more_is_refused(
         columns: list[str] = []
         while len(columns) < len(wanted):
             table = consumer.poll_arrow(timeout=60)
-            assert table is not None, "a poll of 20 s brought nothing"
+            assert table is not None, "a poll of a minute brought nothing"
             columns += map(digest, binaries(table, "value"))
     assert columns == wanted
 
