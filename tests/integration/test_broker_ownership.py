@@ -325,7 +325,7 @@ async def end_answers(client: Client, beyond: int) -> list[str]:
 
 async def test_a_stale_owner_says_nothing_about_the_end(cluster: Loopback) -> None:
     """Its lease ran out unnoticed, a successor acknowledged more; what is below stays readable."""
-    old = await cluster.broker("broker-1", session_timeout_s=0.3)
+    old = await cluster.broker("broker-1", session_timeout_s=1.5)
     await create_topic(old, partitions=1)
     await produce_somewhere(cluster, 0, make_batch([b"old"], pid=7, epoch=0, sequence=0))
     store = cluster.stores[0]
@@ -350,7 +350,7 @@ async def test_a_stale_owner_says_nothing_about_the_end(cluster: Loopback) -> No
 
 async def test_an_owner_in_doubt_proves_the_end_by_a_mark(cluster: Loopback) -> None:
     """A metadata outage alone changes nothing for readers at the end; the bookies vouch for it."""
-    client = await cluster.broker("broker-1", session_timeout_s=0.3)
+    client = await cluster.broker("broker-1", session_timeout_s=1.5)
     await create_topic(client, partitions=1)
     await produce_somewhere(cluster, 0, make_batch([b"a"], pid=7, epoch=0, sequence=0))
     cluster.stores[0].suspend()
@@ -372,7 +372,7 @@ async def test_an_owner_in_doubt_proves_the_end_by_a_mark(cluster: Loopback) -> 
 
 
 async def test_without_an_open_ledger_nothing_proves_the_end(cluster: Loopback) -> None:
-    client = await cluster.broker("broker-1", session_timeout_s=0.3)
+    client = await cluster.broker("broker-1", session_timeout_s=1.5)
     await create_topic(client, partitions=1)
     await produce_somewhere(cluster, 0, make_batch([b"a"]))
     await client.stub.Roll(pb.RollRequest(topic="orders", partition=0))

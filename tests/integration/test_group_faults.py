@@ -197,7 +197,7 @@ async def test_x01_a_static_member_that_comes_back_moves_nothing() -> None:
 
 async def test_a_session_in_doubt_is_proved_by_bookies_or_not_answered_for() -> None:
     """G3: whoever took over fenced the log before it answered anybody."""
-    async with world(session_timeout_s=0.9) as found:
+    async with world(session_timeout_s=1.5) as found:
         await create_topic(found.brokers[0], "t")
         assert not code_of(await found.client.commit("g", await found.offset(0, 1)))
         registry = found.loopback.servers[0].registry
