@@ -166,3 +166,7 @@ class BrokerRegistrar:
     async def close(self) -> None:
         """Unregister."""
         await self._registration.withdraw()
+
+    async def abandon(self) -> None:
+        """Register never again; the registration goes with the session."""
+        await self._registration.abandon()

@@ -90,16 +90,20 @@ class Registration:
         found = await self._store.get(self.key)
         return found is not None and found.value == value
 
-    async def withdraw(self) -> None:
-        """Stop keeping the key and delete it if it is still ours.
-
-        Never raises for an absent store.
-        """
+    async def abandon(self) -> None:
+        """Stop keeping the key, which goes with the session."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe = []
         await self._tasks.close()
         self.present = False
+
+    async def withdraw(self) -> None:
+        """Stop keeping the key and delete it if it is still ours.
+
+        Never raises for an absent store.
+        """
+        await self.abandon()
         try:
             found = await self._store.get(self.key)
             if found is not None and found.value == self.value:

@@ -138,13 +138,17 @@ class Ownership:
             if moving:
                 await asyncio.wait(moving)
 
-    async def close(self) -> None:
-        """Release what is left; its partitions were unloaded before."""
+    async def abandon(self) -> None:
+        """End what still runs, without a question to the store: the rest goes with the session."""
         self._stopping, self._takes = True, False
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         await self.hints.close()
         await self._tasks.close()
+
+    async def close(self) -> None:
+        """Release what is left; its partitions were unloaded before."""
+        await self.abandon()
         held = sorted(self._held | self._leaving.moving.keys())
         self._held.clear()
         results = await asyncio.gather(
@@ -326,7 +330,8 @@ class Ownership:
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""
         session, mine = self._store.session_id, self._mine
-        for nonce in self._standing.former:  # of an earlier life that nobody took away yet
+        # Of earlier lives that nobody took away yet; one more may end while this waits.
+        for nonce in tuple(self._standing.former):
             await self._registry.evict(bundle, replace(mine, process_nonce=nonce))
         if await self._registry.acquire(bundle, mine):
             await self._events.revalidate(bundle)

@@ -76,5 +76,7 @@ class Membership:
         await self._registrar.close()
 
     async def close(self) -> None:
-        """End what still runs; the registration goes with the session."""
+        """End what still runs; the registration goes with the session, and is not made again."""
+        await self._heartbeats.close()
         await self.standing.close()
+        await self._registrar.abandon()

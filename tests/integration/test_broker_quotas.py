@@ -157,13 +157,13 @@ async def test_x24_calls_of_the_sdk_keep_the_rate_and_say_when_there_is_no_time_
         broker = await ready(cluster)
         async with AsyncClient(broker.address, client_id="app") as client:
             await client.admin.list_topics()
-            await set_quota(broker, requests_per_s=100)
+            await set_quota(broker, requests_per_s=20)
             began_s = time.monotonic()
             with caplog.at_level(logging.WARNING, "octavo.client"):
-                for _ in range(20):
-                    await asyncio.gather(*(client.admin.list_topics() for _ in range(10)))
+                for _ in range(2):
+                    await asyncio.gather(*(client.admin.list_topics() for _ in range(20)))
             took_s = time.monotonic() - began_s
-            assert took_s > 0.8, "200 calls: a burst of a second, then the rate"
+            assert took_s > 0.8, "40 calls: a burst of a second, then the rate"
             assert len([one for one in caplog.messages if "by its quota" in one]) == 1
             await set_quota(broker, requests_per_s=1)
 

@@ -40,10 +40,10 @@ async def cluster() -> AsyncIterator[Loopback]:
         yield made
 
 
-async def two_brokers(cluster: Loopback) -> dict[str, Client]:
+async def two_brokers(cluster: Loopback, **settings: object) -> dict[str, Client]:
     """Both serve something; bundles move only when one is gone."""
     for number in (1, 2):
-        await cluster.broker(f"broker-{number}", ownership_settle_s=1000)
+        await cluster.broker(f"broker-{number}", ownership_settle_s=1000, **settings)
     for server in cluster.servers:
         await until(lambda server=server: len(server._brokers.live()) == 2)  # pyright: ignore
     await create_spread_topic(cluster, PARTITIONS)
@@ -140,6 +140,47 @@ async def test_a_replaced_broker_gives_up_what_others_took(cluster: Loopback) ->
     await until(lambda: not first.ownership.lost and first.ownership._standing.certain())  # pyright: ignore[reportPrivateUsage]
     assert first.ownership.held == held - set(taken)
     assert len(clients) == 2
+
+
+async def test_a_broker_that_is_replaced_again_while_it_takes_back_goes_on(
+    cluster: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lives are looked through with questions to the store between them."""
+    await two_brokers(cluster)
+    ownership = cluster.servers[0].ownership
+    standing, held = ownership._standing, ownership.held  # pyright: ignore[reportPrivateUsage]
+    registry = ownership._registry  # pyright: ignore[reportPrivateUsage]
+    evict = registry.evict
+
+    async def replace_again(bundle: int, owner: BundleOwner) -> bool:
+        if len(standing.former) == 1 and await unregister(
+            cluster.stores[1], PATHS, standing.me, clock=CLOCK
+        ):
+            await until(lambda: len(standing.former) == 2)
+        return await evict(bundle, owner)
+
+    monkeypatch.setattr(registry, "evict", replace_again)
+    assert await unregister(cluster.stores[1], PATHS, standing.me, clock=CLOCK)
+    await until(lambda: len(standing.former) >= 2)
+    await until(lambda: ownership.held == held)
+
+
+async def test_a_broker_whose_stop_takes_too_long_does_not_come_back(
+    cluster: Loopback, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It neither registers again nor takes back what others took: its process is about to end."""
+    await two_brokers(cluster, stop_deadline_s=0.05)
+    late, alive = cluster.servers
+    theirs = late.ownership.held
+    monkeypatch.setattr(late.ownership, "leave", asyncio.Event().wait)
+    await late.stop()
+    assert "broker-stops-late" in caplog.text
+    assert late._member is not None  # pyright: ignore[reportPrivateUsage]
+    registration = late._member._registrar._registration  # pyright: ignore[reportPrivateUsage]
+    assert not registration._tasks  # pyright: ignore[reportPrivateUsage]
+    assert not late.ownership._tasks  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: theirs <= alive.ownership.held)
+    await until(lambda: len(alive._brokers.live()) == 1)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_broker_is_certain_for_a_lease_and_a_replaced_one_is_told_when_it_asks(
