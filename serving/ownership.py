@@ -138,17 +138,13 @@ class Ownership:
             if moving:
                 await asyncio.wait(moving)
 
-    async def abandon(self) -> None:
-        """End what still runs, without a question to the store: the rest goes with the session."""
+    async def close(self) -> None:
+        """Release what is left; its partitions were unloaded before."""
         self._stopping, self._takes = True, False
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         await self.hints.close()
         await self._tasks.close()
-
-    async def close(self) -> None:
-        """Release what is left; its partitions were unloaded before."""
-        await self.abandon()
         held = sorted(self._held | self._leaving.moving.keys())
         self._held.clear()
         results = await asyncio.gather(
@@ -330,8 +326,7 @@ class Ownership:
     async def _take_back(self, bundle: int) -> None:
         """O-5: create the key again; held by another: unload at once."""
         session, mine = self._store.session_id, self._mine
-        # Of earlier lives that nobody took away yet; one more may end while this waits.
-        for nonce in tuple(self._standing.former):
+        for nonce in tuple(self._standing.former):  # earlier lives that nobody took away yet
             await self._registry.evict(bundle, replace(mine, process_nonce=nonce))
         if await self._registry.acquire(bundle, mine):
             await self._events.revalidate(bundle)

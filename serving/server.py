@@ -451,8 +451,6 @@ class BrokerServer:
                     await self._member.leave()
         except TimeoutError:
             _log.warning("broker-stops-late", broker=self.config.broker_id)
-            if self._ownership is not None:  # else it takes back what others took meanwhile
-                await self._ownership.abandon()
         await self._groups.close()
         if self._member is not None:
             await self._member.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest_asyncio
 
@@ -42,6 +42,13 @@ FAST = LedgerClientConfig(
     retry_initial_s=0.05,
     retry_max_s=0.2,
 )
+
+PATIENT = replace(
+    FAST,
+    limits=FAST.limits._replace(add_timeout_s=30.0, add_quorum_timeout_s=60.0, stop_grace_s=30.0),
+    request_timeout_s=20.0,
+)
+"""For what is not about silence: on a busy machine nobody is taken for silent."""
 
 
 @dataclass

@@ -76,7 +76,8 @@ class Membership:
         await self._registrar.close()
 
     async def close(self) -> None:
-        """End what still runs; the registration goes with the session, and is not made again."""
+        """End what still runs; the registration goes with the session, and is not made again:
+        so what others take meanwhile is not taken back either."""
         await self._heartbeats.close()
         await self.standing.close()
         await self._registrar.abandon()

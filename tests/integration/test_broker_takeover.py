@@ -178,7 +178,7 @@ async def test_a_broker_whose_stop_takes_too_long_does_not_come_back(
     assert late._member is not None  # pyright: ignore[reportPrivateUsage]
     registration = late._member._registrar._registration  # pyright: ignore[reportPrivateUsage]
     assert not registration._tasks  # pyright: ignore[reportPrivateUsage]
-    assert not late.ownership._tasks  # pyright: ignore[reportPrivateUsage]
+    assert not late.ownership._standing.is_registered  # pyright: ignore[reportPrivateUsage]
     await until(lambda: theirs <= alive.ownership.held)
     await until(lambda: len(alive._brokers.live()) == 1)  # pyright: ignore[reportPrivateUsage]
 

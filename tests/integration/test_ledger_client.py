@@ -23,7 +23,7 @@ from octavo.runtime.errors import (
     UnknownOutcome,
 )
 from octavo.runtime.ids import EntryId
-from tests.fix_ledger import FAST, FakeCluster, until
+from tests.fix_ledger import FAST, PATIENT, FakeCluster, until
 
 Q332 = Quorum(3, 3, 2)
 
@@ -189,7 +189,7 @@ async def test_bad_digest_is_sent_again_on_a_new_connection(ledgers: FakeCluster
 
 
 async def test_read_only_bookie_is_replaced_without_quarantine(ledgers: FakeCluster) -> None:
-    client = await ledgers.client()
+    client = await ledgers.client(PATIENT)
     writer = await client.create_ledger(Q332, {})
     await ledgers.add_bookie()
     await until(lambda: len(client.directory.live()) == 4)
@@ -408,9 +408,7 @@ async def test_c4_change_of_unknown_outcome_confirms_nothing(ledgers: FakeCluste
     """INV-2, INV-10: the compare-and-set is executed, its reply lost, a recoverer raises the
     version, and then the store is away. Entry 2 reached one member of the old ensemble and is in
     no majority: were it reported now, recovery would close below it."""
-    limits = FAST.limits._replace(add_timeout_s=30.0, add_quorum_timeout_s=60.0, stop_grace_s=30.0)
-    config = replace(FAST, limits=limits, request_timeout_s=20.0)
-    client = await ledgers.client(config)
+    client = await ledgers.client(PATIENT)
     rival = await ledgers.client()
     store = ledgers.stores[0]
     writer = await client.create_ledger(Quorum(3, 3, 2), {})

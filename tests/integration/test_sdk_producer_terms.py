@@ -225,7 +225,7 @@ async def test_x14_a_full_window_holds_the_send_until_it_may_go(
         held = producer.send_nowait("one", b"held", dedup_id="a")
         behind = producer.send_nowait("one", b"behind")
         assert [(await one).offset for one in (held, behind)] == [0, 1]
-    async with client.producer(delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+    async with client.producer(delivery_timeout_ms=1_500, request_timeout_ms=1_200) as producer:
         fake.brokers[0].faults.refuse = [DedupWindowFull("2 ids count", throttle_ms=20)] * 99
         with pytest.raises(DedupWindowFull, match="it was not stored"):
             await producer.send("one", b"never", dedup_id="b")
@@ -289,7 +289,7 @@ async def test_x14_many_with_ids_stop_at_the_first_that_fails(
             yield b"v"
 
     fake.brokers[0].faults.refuse = [DedupWindowFull("2 ids count", throttle_ms=20)] * 999
-    async with client.producer(delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+    async with client.producer(delivery_timeout_ms=1_500, request_timeout_ms=1_200) as producer:
         with pytest.raises(DedupWindowFull) as caught:
             await producer.send_many(
                 "one", values(), dedup_ids=(f"{number}" for number in range(5_000))
