@@ -73,6 +73,7 @@ CORES = (
     "bookie/scrub/scrub_core.py",
     "client/autorecovery/audit_core.py",
     "client/autorecovery/slot_core.py",
+    "client/exports/history.py",
     "client/autorecovery/slots.py",
     "client/ledger/greeting.py",
     "client/ledger/quorum.py",

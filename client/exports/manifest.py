@@ -8,7 +8,8 @@ Below the topic's control folder (`octavo.client.exports.layout`):
 
 A version exists or it does not: it is created with `link`, whose loser re-reads and decides anew.
 The state is the sum of all versions and nothing else; data files that no version names do not
-exist for any reader. Checkpoints are a shortcut: a reader may ignore them and get the same state.
+exist for any reader. Checkpoints hold that sum; old versions go once one was seen to hold theirs
+(`octavo.client.exports.history`, ADR 76).
 
 Every file is a JSON object with a `crc32c` over its other fields, in `json.dumps` form with sorted
 keys and no spaces: a damaged file is refused by name and never believed (P8).
@@ -18,14 +19,27 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import cast
 
+from octavo.client.exports.history import (
+    CHECKPOINT_EVERY,
+    History,
+    Step,
+    checkpoint_name,
+    version_name,
+)
 from octavo.client.exports.layout import control_folder, folder_of
 from octavo.client.exports.tree import Tree
 from octavo.runtime.checksum import crc32c
-from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion, VersionConflict
+from octavo.runtime.errors import (
+    ConfigError,
+    MetadataCorrupt,
+    StorageFailed,
+    UnsupportedVersion,
+    VersionConflict,
+)
 from octavo.runtime.invariant import invariant
 
 FORMAT_VERSION = 2
@@ -34,9 +48,11 @@ INDEXED_VERSION = 3
 FOLDER = "_manifest"
 EXPORT_FILE = "_export.json"
 _CRC_FIELD = "crc32c"
-CHECKPOINT_EVERY = 100
 RACES_MAX = 1000
 """Lost races before giving up; each one means that another exporter made progress."""
+LOOKS_MAX = 5
+"""Listings in which a version is missing before it counts as lost: a listing is not of one moment,
+and what a reader was about to read may have been pruned since."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +114,7 @@ class ManifestState:
     version: int = 0
     files: Mapping[str, FileEntry] = field(default_factory=dict[str, FileEntry])
     removed: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Files that were removed, and the version that did it."""
+    """Files that were removed, and the version that did it; not those of versions that are gone."""
 
     def of_partition(self, partition: int) -> list[FileEntry]:
         """The partition's files in offset order."""
@@ -116,28 +132,40 @@ class ManifestState:
 
     def apply(self, change: Change, version: int) -> ManifestState:
         """The state after one more version; raises MetadataCorrupt when they do not fit."""
-        files, removed = dict(self.files), dict(self.removed)
-        for name in change.remove:
-            removed[name] = version
-            if files.pop(name, None) is None:
-                raise MetadataCorrupt(f"manifest version {version} removes unknown file {name}")
-        for entry in change.add:
-            if entry.file in files:
-                raise MetadataCorrupt(f"manifest version {version} adds {entry.file} again")
-            files[entry.file] = entry
-            removed.pop(entry.file, None)
+        return self.apply_all([(version, change)])
+
+    def apply_all(self, changes: Iterable[tuple[int, Change]]) -> ManifestState:
+        """The state after more versions, in their order; raises MetadataCorrupt."""
+        files, removed, version = dict(self.files), dict(self.removed), self.version
+        touched: set[int] = set()
+        for version, change in changes:
+            for name in change.remove:
+                removed[name] = version
+                if files.pop(name, None) is None:
+                    raise MetadataCorrupt(f"manifest version {version} removes unknown file {name}")
+            for entry in change.add:
+                if entry.file in files:
+                    raise MetadataCorrupt(f"manifest version {version} adds {entry.file} again")
+                files[entry.file] = entry
+                removed.pop(entry.file, None)
+                touched.add(entry.partition)
         state = ManifestState(version, files, removed)
-        state.check_order({entry.partition for entry in change.add})
+        state.check_order(touched)
         return state
+
+    def without_removed_before(self, version: int) -> ManifestState:
+        """This state, without files that versions before `version` removed: those are gone."""
+        removed = {name: by for name, by in self.removed.items() if by >= version}
+        return self if len(removed) == len(self.removed) else replace(self, removed=removed)
 
     def check_order(self, partitions: set[int]) -> None:
         """Offsets ascend inside and between the files of a partition (§5)."""
-        for partition in partitions:
-            end = -1
-            for entry in self.of_partition(partition):
-                if not end < entry.first <= entry.last:
-                    raise MetadataCorrupt(f"{entry.file} overlaps the file before it")
-                end = entry.last
+        ends = dict.fromkeys(partitions, -1)
+        mine = (entry for entry in self.files.values() if entry.partition in partitions)
+        for entry in sorted(mine, key=lambda entry: entry.first):
+            if not ends[entry.partition] < entry.first <= entry.last:
+                raise MetadataCorrupt(f"{entry.file} overlaps the file before it")
+            ends[entry.partition] = entry.last
 
 
 class Manifest:
@@ -153,8 +181,9 @@ class Manifest:
 
     def recently_removed(self, state: ManifestState) -> frozenset[str]:
         """Removed files that running queries may still read: kept for the grace time (§3)."""
-        recent = {v for v in state.removed.values() if not self._tree.is_old(self._version_name(v))}
-        return frozenset(name for name, version in state.removed.items() if version in recent)
+        old = History.of(self._tree.abandoned(self._folder)).versions
+        there = History.of(self._tree.names(self._folder)).versions
+        return frozenset(name for name, by in state.removed.items() if by in there - old)
 
     def info(self) -> ExportInfo | None:
         """What `_export.json` says; None when the tree does not exist yet."""
@@ -196,28 +225,40 @@ class Manifest:
         return found
 
     def load(self) -> ManifestState:
-        """The newest state; reads only what was published since the last call."""
-        names = self._tree.names(self._folder)
-        versions = {int(n[:-5]): n for n in names if n.endswith(".json") and n[:-5].isdigit()}
-        newest = max(versions, default=0)
-        state = self._start(names, newest)
-        for version in range(state.version + 1, newest + 1):
-            name = versions.get(version)
-            if name is None:
-                raise MetadataCorrupt(
-                    f"manifest version {version} is missing in {self._tree.where(self._folder)}"
+        """The newest state; reads only what was published since the last call.
+
+        Raises MetadataCorrupt for what is damaged or missing, and StorageFailed where there is less
+        than this object saw before.
+        """
+        for _ in range(LOOKS_MAX):
+            history = self._history()
+            if history.newest < self._state.version:
+                raise StorageFailed(
+                    f"the manifest in {self._tree.where(self._folder)} was at version "
+                    f"{self._state.version} and is at {history.newest} now",
+                    hint="is its file system mounted? start again where it was removed on purpose",
                 )
-            state = state.apply(self._read_version(version)[1], version)
-        self._state = state
-        return state
+            route = history.route(self._state.version)
+            missing = route.missing
+            if missing is None:
+                try:
+                    found = self._begin(route.checkpoint).apply_all(self._changes(route.versions))
+                except _Gone as gone:
+                    missing = gone.version
+                else:
+                    self._state = found.without_removed_before(history.oldest)
+                    return self._state
+        raise MetadataCorrupt(
+            f"manifest version {missing} is missing in {self._tree.where(self._folder)}"
+        )
 
     def publish(self, decide: Callable[[ManifestState], Change | None]) -> ManifestState:
         """Append one version, decided on the newest state; decided anew after each lost race.
 
-        `decide` answers None when nothing is left to do. Returns the state in which its change (or
-        nothing) holds. Raises VersionConflict after RACES_MAX lost races.
+        `decide` answers None when nothing is left to do; it may see its own change done, where it
+        is not known who did it. Returns the state in which its change (or nothing) holds. Raises
+        VersionConflict after RACES_MAX lost races.
         """
-        self._tree.make_folder(self._folder)
         for _ in range(RACES_MAX):
             state = self.load()
             change = decide(state)
@@ -225,7 +266,9 @@ class Manifest:
                 return state
             version = state.version + 1
             after = state.apply(change, version)
-            if self._create_version(version, change):
+            self._tree.make_folder(self._folder)
+            # A number that was pruned while we stood still is free again: nobody reads it.
+            if self._create_version(version, change) and not self._history().overtaken(version):
                 self._state = after
                 if version % CHECKPOINT_EVERY == 0:
                     self._write_checkpoint(after)
@@ -233,6 +276,46 @@ class Manifest:
         raise VersionConflict(
             f"lost {RACES_MAX} races for a manifest version in {self._tree.where(self._folder)}"
         )
+
+    def prune(self) -> int:
+        """Remove versions and checkpoints that nobody needs any more; how many.
+
+        Whoever is stopped in between leaves what the next call removes. Raises MetadataCorrupt, and
+        removes nothing more, when a checkpoint is not the sum of its versions.
+        """
+        old = History.of(self._tree.abandoned(self._folder)).checkpoints
+        steps = self._history().prunable(old)
+        if steps:
+            self._tree.settle(self._folder)  # a checkpoint whose name is not durable holds nothing
+        at: ManifestState | None = None
+        for step in steps:
+            try:
+                at = self._proven(step, at)
+            except _Gone:
+                return sum(len(one.versions) for one in steps[: steps.index(step)])  # by another
+            for version in step.versions:
+                self._tree.remove(self._version_name(version))
+            for version in step.checkpoints:
+                self._tree.remove(f"{self._folder}/{checkpoint_name(version)}")
+        return sum(len(step.versions) for step in steps)
+
+    def _proven(self, step: Step, at: ManifestState | None) -> ManifestState:
+        """The state of a step's checkpoint; `at`: that of the step before, if there was one."""
+        held = self._begin(step.floor)
+        if step.base is not None:
+            if at is None or at.version != step.base:
+                at = self._begin(step.base) if step.base else ManifestState()
+            versions = range(step.base + 1, step.floor + 1)
+            if at.apply_all(self._changes(versions)).files != held.files:
+                raise MetadataCorrupt(
+                    f"{self._tree.where(f'{self._folder}/{checkpoint_name(step.floor)}')} is not "
+                    "the sum of its versions",
+                    hint="nothing was pruned; remove it if the versions before it are right",
+                )
+        return held
+
+    def _history(self) -> History:
+        return History.of(self._tree.names(self._folder))
 
     def _create_version(self, version: int, change: Change) -> bool:
         token = self._tree.token()
@@ -245,11 +328,22 @@ class Manifest:
         if self._tree.create_exclusive(self._version_name(version), _sealed(body)):
             return True
         # A network file system may report "exists" for our own link after a lost reply (M-3).
-        return self._read_version(version)[0] == token
+        try:
+            return self._read_version(version)[0] == token
+        except _Gone:
+            return False  # pruned since, so there are newer ones
+
+    def _changes(self, versions: Iterable[int]) -> Iterator[tuple[int, Change]]:
+        for version in versions:
+            yield version, self._read_version(version)[1]
 
     def _read_version(self, version: int) -> tuple[str, Change]:
+        """The token and the change of a version; raises _Gone, MetadataCorrupt."""
         name = self._tree.where(self._version_name(version))
-        body = _parse_object(self._tree.read(self._version_name(version)), name)
+        data = self._tree.read(self._version_name(version))
+        if data is None:
+            raise _Gone(version)
+        body = _parse_object(data, name)
         try:
             add = tuple(_entry(item) for item in cast("list[object]", body["add"]))
             remove = tuple(cast("list[object]", body["remove"]))
@@ -259,22 +353,24 @@ class Manifest:
         except (KeyError, TypeError) as error:
             raise MetadataCorrupt(f"{name} is no manifest version: {error!r}") from error
 
-    def _start(self, names: list[str], newest: int) -> ManifestState:
-        """The best known state to go on from: what this object has seen, or a checkpoint."""
-        best = self._state if self._state.version <= newest else ManifestState()
-        checkpoints = sorted(n for n in names if n.startswith("checkpoint-"))
-        if not checkpoints:
-            return best
-        name = self._tree.where(f"{self._folder}/{checkpoints[-1]}")
-        body = _parse_object(self._tree.read(f"{self._folder}/{checkpoints[-1]}"), name)
+    def _begin(self, checkpoint: int | None) -> ManifestState:
+        """The state that a checkpoint holds, None: what this object has seen; raises _Gone."""
+        if checkpoint is None:
+            return self._state
+        file = f"{self._folder}/{checkpoint_name(checkpoint)}"
+        name = self._tree.where(file)
+        data = self._tree.read(file)
+        if data is None:
+            raise _Gone(checkpoint)
+        body = _parse_object(data, name)
         try:
             version = int(cast("int", body["version"]))
-            if version <= best.version or version > newest:
-                return best
             files = [_entry(item) for item in cast("list[object]", body["files"])]
             removed = {str(k): int(v) for k, v in cast("dict[str, int]", body["removed"]).items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise MetadataCorrupt(f"{name} is no manifest checkpoint: {error!r}") from error
+        if version != checkpoint:
+            raise MetadataCorrupt(f"{name} is the checkpoint of version {version}")
         return ManifestState(version, {entry.file: entry for entry in files}, removed)
 
     def _write_checkpoint(self, state: ManifestState) -> None:
@@ -285,10 +381,18 @@ class Manifest:
             "files": [_entry_body(entry) for entry in files],
             "removed": dict(state.removed),
         }
-        self._tree.replace(f"{self._folder}/checkpoint-{state.version:020d}.json", _sealed(body))
+        self._tree.replace(f"{self._folder}/{checkpoint_name(state.version)}", _sealed(body))
 
     def _version_name(self, version: int) -> str:
-        return f"{self._folder}/{version:020d}.json"
+        return f"{self._folder}/{version_name(version)}"
+
+
+class _Gone(Exception):
+    """A version or checkpoint that was listed is not there any more."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
 
 
 def checksum_of(body: Mapping[str, object]) -> int:
@@ -320,9 +424,7 @@ def _info_body(info: ExportInfo) -> dict[str, object]:
     return body
 
 
-def _parse_object(data: bytes | None, name: str) -> dict[str, object]:
-    if data is None:
-        raise MetadataCorrupt(f"{name} vanished")
+def _parse_object(data: bytes, name: str) -> dict[str, object]:
     try:
         body: object = json.loads(data)
     except ValueError as error:

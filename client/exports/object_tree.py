@@ -173,6 +173,9 @@ class ObjectTree:
             stored.close()
         self.discard(temporary)
 
+    def settle(self, folder: str) -> None:
+        """Nothing: an object that is listed is durable."""
+
     def discard(self, path: pathlib.Path) -> None:
         """Remove a temporary file, if it is there."""
         path.unlink(missing_ok=True)
@@ -180,12 +183,6 @@ class ObjectTree:
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
         self._writing().remove(name)
-
-    def is_old(self, name: str, now_s: float | None = None) -> bool:
-        """Whether an object was written longer ago than the grace time (or is gone)."""
-        with typed(self.where(name)):
-            info = self._store.get_file_info(self._path(name))
-        return info.type == fs.FileType.NotFound or _written_s(info) < _limit_s(now_s)
 
     def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
         """Names of files in `folder`, hidden ones too, that are older than the grace time."""

@@ -1,8 +1,8 @@
 """What lies in a tree and belongs to nobody any more (spec/spark.md §5). Blocking.
 
-Old temporary files, files that no manifest version names, and files that a version removed longer
-ago than the grace time, their indexes with them. Of the data folder only files with names of ours
-are looked at: others are not ours.
+Old temporary files, files that no manifest version names, files that a version removed longer ago
+than the grace time, their indexes with them, and versions that a checkpoint holds (ADR 76). Of the
+data folder only files with names of ours are looked at: others are not ours.
 """
 
 from __future__ import annotations
@@ -30,3 +30,4 @@ def sweep(tree: Tree, manifest: Manifest, topic: str) -> None:
         old += [(folder, n) for n in tree.abandoned(folder) if n not in visible]
     for folder, name in old:
         tree.remove(f"{folder}/{name}")
+    manifest.prune()

@@ -82,16 +82,16 @@ class Tree(Protocol):
         """
         ...
 
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder durable, whoever gave them: a sync of them may have failed."""
+        ...
+
     def discard(self, path: pathlib.Path) -> None:
         """Remove a temporary file, if it is there."""
         ...
 
     def remove(self, name: str) -> None:
         """Remove a file of the tree, if it is there."""
-        ...
-
-    def is_old(self, name: str, now_s: float | None = None) -> bool:
-        """Whether a file was written longer ago than the grace time (or is gone)."""
         ...
 
     def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
@@ -204,14 +204,6 @@ class LocalTree:
     def discard(self, path: pathlib.Path) -> None:
         """Remove a temporary file, if it is there."""
         self._unlink(path)
-
-    def is_old(self, name: str, now_s: float | None = None) -> bool:
-        """Whether a file was written longer ago than the grace time (or is gone)."""
-        try:
-            written_s = self.path(name).stat().st_mtime
-        except FileNotFoundError:
-            return True
-        return written_s < (time.time() if now_s is None else now_s) - ABANDONED_AFTER_S
 
     def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
         """Names of files in `folder`, hidden ones too, that are older than the grace time."""

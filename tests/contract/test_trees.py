@@ -18,14 +18,17 @@ from functools import partial
 import pytest
 from pyarrow import fs
 
-from octavo.client.exports import object_tree, s3_writer
+from octavo.client.exports import history, manifest, object_tree, s3_writer
+from octavo.client.exports import tree as trees
 from octavo.client.exports.arrow_files import check_bytes, checks_of, read_file
 from octavo.client.exports.cold import ColdFile
 from octavo.client.exports.columns import EXPORTED
+from octavo.client.exports.history import History
 from octavo.client.exports.manifest import Manifest
 from octavo.client.exports.object_tree import ObjectTree
 from octavo.client.exports.places import source_at, tree_at
 from octavo.client.exports.run import export_log
+from octavo.client.exports.sweep import sweep
 from octavo.client.exports.tree import ABANDONED_AFTER_S, LocalTree, Tree
 from octavo.runtime.errors import ConfigError, OctavoError, StorageFailed, StorageUnavailable
 from octavo.spark.options import ReadOptions
@@ -104,7 +107,6 @@ def tree(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Tree:
 def test_absent_and_empty(tree: Tree) -> None:
     assert tree.names("orders") == []
     assert tree.read("orders/none") is None
-    assert tree.is_old("orders/none")
     assert tree.abandoned("orders") == []
     tree.remove("orders/none")
     with pytest.raises(StorageFailed, match="orders/none is gone"):
@@ -158,9 +160,8 @@ def test_hidden_files_are_swept_and_not_listed(tree: Tree) -> None:
         tree.replace(f"orders/{name}", b"x")
     later = time.time() + ABANDONED_AFTER_S + 60
     assert tree.names("orders") == ["seen"]
-    assert (tree.abandoned("orders"), tree.is_old("orders/seen")) == ([], False)
+    assert tree.abandoned("orders") == []
     assert tree.abandoned("orders", later) == [".tmp-1", "seen"]
-    assert tree.is_old("orders/seen", later)
 
 
 def log_of_two() -> MemoryTopic:
@@ -208,6 +209,26 @@ async def test_an_export_is_the_same_everywhere(tree: Tree, tmp_path: pathlib.Pa
     tree.remove(f"orders/{entries[1].file}")
     assert (await export_log(topic, "orders", place, tree=tree)).damaged == (entries[1].file,)
     check_bytes(tree.open(f"orders/{entries[1].file}"), entries[1])
+
+
+async def test_old_versions_go_everywhere(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(history, "VERSIONS_KEPT", 3)
+    topic = MemoryTopic()
+    exporter = Manifest(tree, "orders")
+    for n in range(7):
+        topic.append([numbered(10, n * 10)], size_bytes=20 << 20)
+    await export_log(topic, "orders", "unused", tree=tree)
+    sweep(tree, exporter, "orders")
+    assert History.of(tree.names("_octavo/orders/_manifest")).oldest == 1, "nothing is old"
+    monkeypatch.setattr(trees, "ABANDONED_AFTER_S", -60.0)
+    monkeypatch.setattr(object_tree, "ABANDONED_AFTER_S", -60.0)
+    sweep(tree, exporter, "orders")
+    found = History.of(tree.names("_octavo/orders/_manifest"))
+    assert (found.oldest, found.newest, found.checkpoints) == (5, 7, (4, 6))
+    assert rows_of(tree) == topic.rows[0]
+    topic.append([numbered(10, 70)])
+    assert (await export_log(topic, "orders", "unused", tree=tree)).rows == 10
 
 
 async def test_spark_plans_and_reads_s3(s3: str) -> None:

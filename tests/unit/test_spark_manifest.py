@@ -7,13 +7,17 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
 
+from octavo.client.exports import history as versions
+from octavo.client.exports import manifest as manifests
+from octavo.client.exports.history import History
 from octavo.client.exports.manifest import (
-    CHECKPOINT_EVERY,
     FORMAT_VERSION,
     INDEXED_VERSION,
     Change,
@@ -23,8 +27,14 @@ from octavo.client.exports.manifest import (
     ManifestState,
     checksum_of,
 )
+from octavo.client.exports.sweep import sweep
 from octavo.client.exports.tree import ABANDONED_AFTER_S, LocalTree
-from octavo.runtime.errors import ConfigError, MetadataCorrupt, UnsupportedVersion
+from octavo.runtime.errors import (
+    ConfigError,
+    MetadataCorrupt,
+    StorageFailed,
+    UnsupportedVersion,
+)
 
 INFO = ExportInfo("orders", "ab" * 16, "arrow", "zstd", 2, "schema")
 
@@ -51,6 +61,29 @@ def entry(first: int, last: int, partition: int = 0) -> FileEntry:
 
 def adds(*entries: FileEntry) -> Change:
     return Change(add=entries)
+
+
+def age(tree: LocalTree, *names: str) -> None:
+    """Make files of the manifest's folder older than the grace time."""
+    for name in names:
+        path = tree.path(f"{FOLDER}/{name}")
+        written_s = path.stat().st_mtime - ABANDONED_AFTER_S - 10
+        os.utime(path, (written_s, written_s))
+
+
+FOLDER = "_octavo/orders/_manifest"
+
+
+CHECKPOINT_EVERY, VERSIONS_KEPT = 10, 30
+"""In this file."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_histories() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
+        patch.setattr(versions, "VERSIONS_KEPT", VERSIONS_KEPT)
+        yield
 
 
 @pytest.fixture
@@ -94,9 +127,7 @@ def test_compaction_adds_and_removes_in_one_version(manifest: Manifest, tree: Lo
     state = Manifest(tree, "orders").load()
     assert [e.last for e in state.of_partition(0)] == [19]
     assert manifest.recently_removed(state) == {e.file for e in old}
-    past = ABANDONED_AFTER_S + 10
-    version = tree.path("_octavo/orders/_manifest/00000000000000000002.json")
-    os.utime(version, (version.stat().st_atime, version.stat().st_mtime - past))
+    age(tree, "00000000000000000002.json")
     assert manifest.recently_removed(state) == frozenset()
 
 
@@ -186,6 +217,184 @@ def test_missing_version_is_damage_not_the_end(manifest: Manifest, tree: LocalTr
         manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
     tree.path(f"_octavo/orders/_manifest/{2:020d}.json").unlink()
     with pytest.raises(MetadataCorrupt, match="version 2 is missing"):
+        Manifest(tree, "orders").load()
+
+
+class Unsynced(LocalTree):
+    """Syncs of a disk are not what these tests are about."""
+
+    def _fsync(self, path: pathlib.Path) -> None:
+        assert path.exists()
+
+    def _fsync_folder(self, path: pathlib.Path) -> None:
+        assert path.is_dir()
+
+
+class Dying(Unsynced):
+    """The process dies before its `left`th removal from now on."""
+
+    left = 10**9
+
+    def remove(self, name: str) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().remove(name)
+
+
+FLOOR = 2 * CHECKPOINT_EVERY
+"""Where the history of `year_old` can be cut off."""
+
+
+@pytest.fixture(scope="module")
+def year_old(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A tree whose versions are all old; each third one joined the two files before it."""
+    tree = Unsynced(tmp_path_factory.mktemp("year"))
+    manifest = Manifest(tree, "orders")
+    manifest.create(INFO)
+    for n in range(FLOOR + VERSIONS_KEPT + 1):
+        old = manifest.load().of_partition(0)[-2:] if n % 3 == 2 else []
+        first = old[0].first if old else n * 10
+        change = Change((entry(first, n * 10 + 9),), tuple(one.file for one in old))
+        manifest.publish(lambda _, change=change: change)  # type: ignore[misc]
+    age(tree, *tree.names(FOLDER))
+    return tree.root
+
+
+def copy_of(year_old: pathlib.Path, tmp_path: pathlib.Path) -> Dying:
+    shutil.copytree(year_old, tmp_path, dirs_exist_ok=True)
+    return Dying(tmp_path)
+
+
+def test_old_versions_go_and_the_list_stays(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tree = copy_of(year_old, tmp_path)
+    frozen, kept = Manifest(tree, "orders"), Manifest(tree, "orders")
+    before = frozen.load()
+    assert len(before.removed) > VERSIONS_KEPT // 3
+    sweep(tree, kept, "orders")
+    history = History.of(tree.names(FOLDER))
+    assert history.oldest == FLOOR + 1
+    assert history.checkpoints[0] == FLOOR
+    assert len(history.checkpoints) == 1 + VERSIONS_KEPT // CHECKPOINT_EVERY
+    after = Manifest(tree, "orders").load()
+    assert (after.version, after.files) == (before.version, before.files)
+    assert min(after.removed.values()) > FLOOR, "what old versions removed is forgotten"
+    assert kept.prune() == 0
+    for checkpoint in history.checkpoints[1:]:  # also without any of the newer checkpoints
+        tree.path(f"{FOLDER}/checkpoint-{checkpoint:020d}.json").unlink()
+    assert Manifest(tree, "orders").load().files == before.files
+    assert frozen.publish(lambda _: adds(entry(10**6, 10**6))).version == before.version + 1
+
+
+def test_a_number_that_was_pruned_is_nobodys(
+    year_old: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """A writer stood still between its look and its version: that must not count as published."""
+    tree = copy_of(year_old, tmp_path)
+    for number in range(FLOOR, FLOOR + VERSIONS_KEPT + 2):
+        for name in (f"{number:020d}.json", f"checkpoint-{number:020d}.json"):
+            tree.path(f"{FOLDER}/{name}").unlink(missing_ok=True)
+    stale, others = Manifest(tree, "orders"), Manifest(tree, "orders")
+    shown: list[int] = []
+
+    def decide(state: ManifestState) -> Change:
+        shown.append(state.version)
+        if len(shown) == 1:
+            for n in range(2 + VERSIONS_KEPT + CHECKPOINT_EVERY):
+                others.publish(lambda _, n=n: adds(entry(10**6 + n, 10**6 + n)))  # type: ignore[misc]
+            age(tree, *tree.names(FOLDER))
+            assert others.prune() > 0
+            assert not tree.path(f"{FOLDER}/{state.version + 1:020d}.json").exists()
+        return adds(entry(10**7, 10**7))
+
+    state = stale.publish(decide)
+    assert shown == [FLOOR - 1, state.version - 1]
+    assert Manifest(tree, "orders").load().files == state.files
+    age(tree, f"{FLOOR:020d}.json")
+    assert others.prune() == 1, "and what it left goes"
+
+
+def test_a_pruner_may_die_at_each_step(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tree = copy_of(year_old, tmp_path)
+    files = Manifest(tree, "orders").load().files
+    deaths = 0
+    while deaths < 10 * CHECKPOINT_EVERY:
+        tree.left = 3
+        try:
+            Manifest(tree, "orders").prune()
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+            assert Manifest(tree, "orders").load().files == files
+    assert deaths == (FLOOR + 1) // 3
+    assert History.of(tree.names(FOLDER)).oldest == FLOOR + 1
+
+
+def test_what_is_young_stays(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tree = copy_of(year_old, tmp_path)
+    for number in range(CHECKPOINT_EVERY, FLOOR + 1, CHECKPOINT_EVERY):
+        os.utime(tree.path(f"{FOLDER}/checkpoint-{number:020d}.json"))
+    assert Manifest(tree, "orders").prune() == 0
+
+
+def test_a_checkpoint_that_is_not_the_sum_takes_nobodys_place(
+    year_old: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    tree = copy_of(year_old, tmp_path)
+    path = tree.path(f"{FOLDER}/checkpoint-{CHECKPOINT_EVERY:020d}.json")
+    body = json.loads(path.read_text())
+    body["files"].pop()
+    body["crc32c"] = checksum_of(body)
+    path.write_text(json.dumps(body))
+    age(tree, path.name)
+    with pytest.raises(MetadataCorrupt, match="is not the sum of its versions"):
+        Manifest(tree, "orders").prune()
+    assert History.of(tree.names(FOLDER)).oldest == 1
+    path.unlink()
+    assert Manifest(tree, "orders").prune() == FLOOR
+
+
+def test_a_reader_that_is_overtaken_by_a_pruner_looks_again(
+    year_old: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    tree = copy_of(year_old, tmp_path)
+    files = Manifest(tree, "orders").load().files
+    others = Manifest(tree, "orders")
+
+    class Slow(Unsynced):
+        pruned = 0
+
+        def read(self, name: str) -> bytes | None:
+            if name.endswith(f"/{5:020d}.json") and not self.pruned:
+                self.pruned = others.prune()
+            return super().read(name)
+
+        def names(self, folder: str) -> list[str]:
+            found = super().names(folder)
+            return found if self.pruned else [n for n in found if "checkpoint" not in n]
+
+    slow = Slow(tmp_path)
+    assert Manifest(slow, "orders").load().files == files
+    assert slow.pruned == FLOOR
+
+
+def test_a_manifest_does_not_go_back(manifest: Manifest, tree: LocalTree) -> None:
+    """A file system that is not mounted looks like an empty folder: nothing is begun anew there."""
+    manifest.publish(lambda _: adds(entry(0, 9)))
+    tree.path("_octavo").rename(tree.path("unmounted"))
+    with pytest.raises(StorageFailed, match="was at version 1 and is at 0 now"):
+        manifest.publish(lambda _: adds(entry(10, 19)))
+    assert not tree.path("_octavo").exists()
+    tree.path("unmounted").rename(tree.path("_octavo"))
+    assert manifest.load().version == 1
+
+
+def test_a_checkpoint_without_its_version_is_damage(manifest: Manifest, tree: LocalTree) -> None:
+    """Never a shorter list: the version that it holds was there."""
+    for n in range(CHECKPOINT_EVERY):
+        manifest.publish(lambda _, n=n: adds(entry(n * 10, n * 10 + 9)))  # type: ignore[misc]
+    tree.path(f"{FOLDER}/{CHECKPOINT_EVERY:020d}.json").unlink()
+    with pytest.raises(MetadataCorrupt, match=f"version {CHECKPOINT_EVERY} is missing"):
         Manifest(tree, "orders").load()
 
 
