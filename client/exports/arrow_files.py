@@ -14,6 +14,7 @@ import io
 import pathlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
@@ -98,8 +99,16 @@ class _HashingFile(io.RawIOBase):
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
         self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115 (closed in close)
+        self._size_bytes = 0
+        self._given_up = False
         self.digest = hashlib.sha256()
         self.blocks = BlockDigest()
+
+    def give_up(self) -> None:
+        """Write no more: whoever still ends its format writes into nothing, and cannot fail."""
+        self._given_up = True
+        with suppress(OSError):  # what the disk did not take is not wanted any more
+            self._file.close()
 
     def writable(self) -> bool:
         return True
@@ -107,18 +116,23 @@ class _HashingFile(io.RawIOBase):
     def write(self, data: Buffer, /) -> int:
         """Append a buffer."""
         view = memoryview(data)
-        self.digest.update(view)
-        self.blocks.update(view)
-        return self._file.write(view)
+        if not self._given_up:
+            self.digest.update(view)
+            self.blocks.update(view)
+            self._file.write(view)
+        self._size_bytes += view.nbytes
+        return view.nbytes
 
     def tell(self) -> int:
         """Bytes written so far."""
-        return self._file.tell()
+        return self._size_bytes
 
     def close(self) -> None:
-        """Close the file; the digest stays."""
-        self._file.close()
-        super().close()
+        """Close the file; the digest stays. Raises OSError when the last bytes find no room."""
+        try:
+            self._file.close()
+        finally:
+            super().close()
 
 
 @dataclass
@@ -235,9 +249,23 @@ class LedgerExporter:
     def abort(self) -> None:
         """Forget the unfinished file; ended files stay, unnamed by any manifest version."""
         if self._open is not None:
-            self._open.sink.close()
-            self._tree.discard(self._open.path)
-            self._open = None
+            dropped, self._open = self._open, None
+            self._drop(dropped.path, dropped.sink, dropped.writer)
+
+    def _drop(
+        self,
+        path: pathlib.Path,
+        sink: _HashingFile,
+        writer: pa.ipc.RecordBatchFileWriter | pq.ParquetWriter | None,
+    ) -> None:
+        """Remove an unfinished file, full as its disk may be."""
+        sink.give_up()
+        try:
+            if writer is not None:
+                writer.close()  # or it would try again when it is forgotten
+        finally:
+            sink.close()
+            self._tree.discard(path)
 
     def _write(self, rows: pa.RecordBatch) -> None:
         now = self._open or self._start_file()
@@ -258,20 +286,25 @@ class LedgerExporter:
             self._tree.make_folder(folder)
         path = self._tree.temporary(self._scratch)
         sink = _HashingFile(path)
-        writer: pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
+        try:
+            writer = self._writer_of(sink)
+        except BaseException:
+            self._drop(path, sink, None)
+            raise
+        self._open = _OpenFile(path, sink, writer, list(self._ledgers), self._schema_id)
+        return self._open
+
+    def _writer_of(self, sink: _HashingFile) -> pa.ipc.RecordBatchFileWriter | pq.ParquetWriter:
         if self._format == "parquet":
-            writer = pq.ParquetWriter(
+            return pq.ParquetWriter(
                 cast("BinaryIO", sink),
                 _SCHEMA,
                 compression=self._codec,
                 version="2.6",
                 write_page_checksum=True,  # for readers that do not know our manifest
             )
-        else:
-            options = pa.ipc.IpcWriteOptions(compression=_ipc_codec(self._codec))
-            writer = pa.ipc.new_file(cast("BinaryIO", sink), _SCHEMA, options=options)
-        self._open = _OpenFile(path, sink, writer, list(self._ledgers), self._schema_id)
-        return self._open
+        options = pa.ipc.IpcWriteOptions(compression=_ipc_codec(self._codec))
+        return pa.ipc.new_file(cast("BinaryIO", sink), _SCHEMA, options=options)
 
     def _end_file(self) -> None:
         for rest in self._rebatcher.flush():

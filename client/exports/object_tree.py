@@ -10,7 +10,6 @@ nor a write that is whole or nothing, so writing is the part of a `Writer` (for 
 from __future__ import annotations
 
 import pathlib
-import tempfile
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -21,8 +20,9 @@ from pyarrow import NativeFile, fs
 from octavo.client.exports.checked_file import gone
 from octavo.client.exports.layout import joined
 from octavo.client.exports.s3_writer import S3Writer
+from octavo.client.exports.spool import Spool
 from octavo.client.exports.store_errors import typed
-from octavo.client.exports.tree import ABANDONED_AFTER_S, TEMPORARY_PREFIX
+from octavo.client.exports.tree import ABANDONED_AFTER_S
 from octavo.runtime.entropy import Entropy, SystemEntropy
 from octavo.runtime.errors import ConfigError, StorageFailed
 
@@ -89,6 +89,7 @@ class ObjectTree:
         self._root = root
         self._writer = writer
         self._entropy = entropy or SystemEntropy()
+        self._spool = Spool()
 
     @classmethod
     def at(cls, root: str) -> Self:
@@ -150,8 +151,8 @@ class ObjectTree:
         self._writing().put(name, data)
 
     def temporary(self, folder: str) -> pathlib.Path:
-        """An unused path in this machine's folder for temporary files (TMPDIR)."""
-        return pathlib.Path(tempfile.gettempdir()) / f"octavo{TEMPORARY_PREFIX}{self.token()}"
+        """An unused path in a folder of this process below that for temporary files (TMPDIR)."""
+        return self._spool.folder() / self.token()
 
     def sync(self, path: pathlib.Path) -> None:
         """Nothing: the file only has to live until it is uploaded."""

@@ -174,8 +174,11 @@ class LocalTree:
     def replace(self, name: str, data: bytes) -> None:
         """Write `data` under `name` atomically, whether or not it existed."""
         temporary = self.temporary(str(pathlib.PurePath(name).parent))
-        self._write(temporary, data)
-        self.publish(temporary, name)
+        try:
+            self._write(temporary, data)
+            self.publish(temporary, name)
+        finally:
+            self._unlink(temporary)  # it has the other name now, unless the disk is full
 
     def sync(self, path: pathlib.Path) -> None:
         """Make the bytes of a finished temporary file durable."""
