@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from octavo.client.exports.layout import CONTROL, is_uri, topic_of
-from octavo.client.exports.manifest import EXPORT_FILE, ExportInfo, Manifest, ManifestState
+from octavo.client.exports.layout import CONTROL, EXPORT_FILE, is_uri, topic_of
+from octavo.client.exports.manifest import ExportInfo, Manifest, ManifestState
 from octavo.client.exports.places import checked_root, tree_at
 from octavo.runtime.errors import ConfigError, UnknownTopic
 from octavo.spark.options import ReadOptions

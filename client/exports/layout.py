@@ -17,6 +17,9 @@ import urllib.parse
 CONTROL = "_octavo"
 """Folder of all control files of a root; no topic's folder starts with an underscore."""
 
+EXPORT_FILE = "_export.json"
+"""In a topic's control folder: what the export is."""
+
 _HIDDEN = {".": "%2E", "_": "%5F"}
 _DATA_FILE = re.compile(r"p\d{5,}-\d{20}-\d{20}-\d+-[0-9a-f]{8}\.(arrow|parquet)")
 

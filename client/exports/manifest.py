@@ -11,13 +11,11 @@ The state is the sum of all versions and nothing else; data files that no versio
 exist for any reader. Checkpoints hold that sum; old versions go once one was seen to hold theirs
 (`octavo.client.exports.history`, ADR 76).
 
-Every file is a JSON object with a `crc32c` over its other fields, in `json.dumps` form with sorted
-keys and no spaces: a damaged file is refused by name and never believed (P8).
+Every file is checked when it is read (`octavo.client.exports.sealed`).
 """
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -30,24 +28,18 @@ from octavo.client.exports.history import (
     checkpoint_name,
     version_name,
 )
-from octavo.client.exports.layout import control_folder, folder_of
+from octavo.client.exports.layout import EXPORT_FILE, control_folder, folder_of
+from octavo.client.exports.sealed import FORMAT_VERSION, INDEXED_VERSION, parse_sealed, sealed
 from octavo.client.exports.tree import Tree
-from octavo.runtime.checksum import crc32c
 from octavo.runtime.errors import (
     ConfigError,
     MetadataCorrupt,
     StorageFailed,
-    UnsupportedVersion,
     VersionConflict,
 )
 from octavo.runtime.invariant import invariant
 
-FORMAT_VERSION = 2
-INDEXED_VERSION = 3
-"""Of a control file that speaks of indexes; builds that know none refuse it."""
 FOLDER = "_manifest"
-EXPORT_FILE = "_export.json"
-_CRC_FIELD = "crc32c"
 RACES_MAX = 1000
 """Lost races before giving up; each one means that another exporter made progress."""
 LOOKS_MAX = 5
@@ -105,6 +97,15 @@ class ExportInfo:
     index: bool = False
     """Whether each file has an index, so that it can stand for its ledgers (ADR 68)."""
     format_version: int = FORMAT_VERSION
+
+
+_SAME = {
+    "topic": "export into another folder; offsets of two topics must not mix",
+    "topic_id": "the topic was deleted and created again: export the new one into another folder, "
+    "offsets of the two must not mix",
+    "format": "export it as {have}, or into another folder",
+}
+"""What a tree and an export into it agree on, and what to do where they do not."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Manifest:
 
         A tree keeps what it was created with: one with indexes gets them from every exporter.
         """
-        data = _sealed(_info_body(wanted))
+        data = sealed(_info_body(wanted))
         place = self._tree.where(self._data)
         if self.info() is None:
             foreign = self._tree.names(self._data)
@@ -210,12 +211,12 @@ class Manifest:
         found = self.info()
         invariant(found is not None, f"{self._info_file} vanished after it was created")
         found = cast("ExportInfo", found)
-        for name in ("topic", "topic_id", "format"):
+        for name, hint in _SAME.items():
             have, want = getattr(found, name), getattr(wanted, name)
             if have != want:
                 raise ConfigError(
                     f"{place} is an export of {name} {have!r}, not {want!r}",
-                    hint="export into another folder; offsets of two topics must not mix",
+                    hint=hint.format(have=have),
                 )
         if wanted.index and not found.index:
             raise ConfigError(
@@ -325,7 +326,7 @@ class Manifest:
             "add": [_entry_body(entry) for entry in change.add],
             "remove": list(change.remove),
         }
-        if self._tree.create_exclusive(self._version_name(version), _sealed(body)):
+        if self._tree.create_exclusive(self._version_name(version), sealed(body)):
             return True
         # A network file system may report "exists" for our own link after a lost reply (M-3).
         try:
@@ -343,7 +344,7 @@ class Manifest:
         data = self._tree.read(self._version_name(version))
         if data is None:
             raise _Gone(version)
-        body = _parse_object(data, name)
+        body = parse_sealed(data, name)
         try:
             add = tuple(_entry(item) for item in cast("list[object]", body["add"]))
             remove = tuple(cast("list[object]", body["remove"]))
@@ -362,7 +363,7 @@ class Manifest:
         data = self._tree.read(file)
         if data is None:
             raise _Gone(checkpoint)
-        body = _parse_object(data, name)
+        body = parse_sealed(data, name)
         try:
             version = int(cast("int", body["version"]))
             files = [_entry(item) for item in cast("list[object]", body["files"])]
@@ -381,7 +382,7 @@ class Manifest:
             "files": [_entry_body(entry) for entry in files],
             "removed": dict(state.removed),
         }
-        self._tree.replace(f"{self._folder}/{checkpoint_name(state.version)}", _sealed(body))
+        self._tree.replace(f"{self._folder}/{checkpoint_name(state.version)}", sealed(body))
 
     def _version_name(self, version: int) -> str:
         return f"{self._folder}/{version_name(version)}"
@@ -393,17 +394,6 @@ class _Gone(Exception):
     def __init__(self, version: int) -> None:
         super().__init__(version)
         self.version = version
-
-
-def checksum_of(body: Mapping[str, object]) -> int:
-    """CRC32C of a control file's fields, without the field that holds it."""
-    rest = {name: value for name, value in body.items() if name != _CRC_FIELD}
-    return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
-
-
-def _sealed(body: Mapping[str, object]) -> bytes:
-    """The bytes of a control file: the object with its checksum."""
-    return json.dumps({**body, _CRC_FIELD: checksum_of(body)}, indent=1, sort_keys=True).encode()
 
 
 def _version_of(entries: Iterable[FileEntry]) -> int:
@@ -424,28 +414,8 @@ def _info_body(info: ExportInfo) -> dict[str, object]:
     return body
 
 
-def _parse_object(data: bytes, name: str) -> dict[str, object]:
-    try:
-        body: object = json.loads(data)
-    except ValueError as error:
-        raise MetadataCorrupt(f"{name} is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise MetadataCorrupt(f"{name} is not a JSON object")
-    found = cast("dict[str, object]", body)
-    version = found.get("format_version")
-    if version not in (FORMAT_VERSION, INDEXED_VERSION):
-        raise UnsupportedVersion(
-            f"{name} has format version {version!r}, known are {FORMAT_VERSION} and "
-            f"{INDEXED_VERSION}",
-            hint="read it with the version that wrote it, or export into a new folder",
-        )
-    if found.pop(_CRC_FIELD, None) != checksum_of(found):
-        raise MetadataCorrupt(f"{name} is damaged: its checksum does not match")
-    return found
-
-
 def _parse_info(data: bytes, name: str) -> ExportInfo:
-    body = _parse_object(data, name)
+    body = parse_sealed(data, name)
     body.setdefault("index", False)
     _check_fields(ExportInfo, body, name)
     return ExportInfo(**body)  # type: ignore[arg-type]

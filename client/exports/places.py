@@ -13,7 +13,7 @@ import pathlib
 import urllib.parse
 
 from octavo.client.exports.checked_file import BlockSource
-from octavo.client.exports.layout import is_uri
+from octavo.client.exports.layout import CONTROL, EXPORT_FILE, is_uri
 from octavo.client.exports.object_tree import ObjectTree
 from octavo.client.exports.tree import LocalTree, Tree
 from octavo.runtime.errors import ConfigError
@@ -73,3 +73,18 @@ def source_at(place: str) -> pathlib.Path | BlockSource:
     folder, _, name = parts.path.rpartition("/")
     tree = ObjectTree.at(urllib.parse.urlunsplit(parts._replace(path=folder)))
     return tree.open(urllib.parse.unquote(name))
+
+
+def check_outside(tree: Tree) -> None:
+    """Raise ConfigError where a new root would lie in a folder of another export: programs that
+    open that one would take our control files for data."""
+    if not isinstance(tree, LocalTree):
+        return
+    place = tree.root.absolute()
+    for root in place.parents:
+        name = place.relative_to(root).parts[0]
+        if name == CONTROL or (root / CONTROL / name / EXPORT_FILE).exists():
+            raise ConfigError(
+                f"{tree.where()} lies in the export {root}",
+                hint=f"export to {root}, or to a folder outside of it",
+            )

@@ -30,7 +30,7 @@ from octavo.client.exports.manifest import (
     Manifest,
     ManifestState,
 )
-from octavo.client.exports.places import tree_at
+from octavo.client.exports.places import check_outside, tree_at
 from octavo.client.exports.plan import Group, PartitionPlan, plan_partition
 from octavo.client.exports.repair import OnChecked, damaged_files, repair_group, sharing
 from octavo.client.exports.reports import (
@@ -144,6 +144,8 @@ class TopicExport:
 
     def _compare(self, log: TopicLog) -> ExportInfo:
         """Raise ConfigError when the tree is one of another topic; make it when there is none."""
+        if self.manifest.info() is None:
+            check_outside(self.tree)
         info = self.manifest.create(
             ExportInfo(
                 topic=self.topic,

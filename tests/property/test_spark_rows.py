@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from octavo.client.exports import arrow_files
 from octavo.client.exports.arrow_files import checks_of, read_file
 from octavo.client.exports.columns import EXPORTED
-from octavo.client.exports.manifest import Manifest, ManifestState, checksum_of
+from octavo.client.exports.manifest import Manifest, ManifestState
 from octavo.client.exports.run import export_log
+from octavo.client.exports.sealed import checksum_of
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.batch import BatchFlags
 from octavo.runtime.errors import OctavoError

@@ -11,12 +11,11 @@ import pytest
 from octavo.client.exports.batch_index import FIELDS
 from octavo.client.exports.cold import ColdFile
 from octavo.client.exports.manifest import (
-    FORMAT_VERSION,
-    INDEXED_VERSION,
     FileEntry,
     Manifest,
 )
 from octavo.client.exports.run import export_log
+from octavo.client.exports.sealed import FORMAT_VERSION, INDEXED_VERSION
 from octavo.client.exports.tree import LocalTree
 from octavo.proto import batch as batches
 from octavo.proto.batch import BatchFlags

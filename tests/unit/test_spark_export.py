@@ -296,6 +296,27 @@ async def test_recreated_topic_is_not_mixed_with_the_old_one(tmp_path: pathlib.P
         await export_log(other, "orders", tmp_path)
 
 
+async def test_an_export_does_not_lie_in_another(tmp_path: pathlib.Path) -> None:
+    """Whoever opens the outer one would take the control files of the inner one for data."""
+    topic = MemoryTopic()
+    topic.append([numbered(20)])
+    await export_log(topic, "orders", tmp_path)
+    for inside in ("orders", "orders/deeper", "_octavo", "_octavo/orders/x"):
+        with pytest.raises(ConfigError, match="lies in the export") as caught:
+            await export_log(topic, "orders", tmp_path / inside)
+        assert str(tmp_path) in str(caught.value.hint)
+    assert (await export_log(topic, "orders", tmp_path / "other" / "orders")).rows == 20
+
+
+async def test_another_format_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    topic = MemoryTopic()
+    topic.append([numbered(20)])
+    await export_log(topic, "orders", tmp_path)
+    with pytest.raises(ConfigError, match="of format 'arrow', not 'parquet'") as caught:
+        await export_log(topic, "orders", tmp_path, fmt="parquet")
+    assert caught.value.hint == "export it as arrow, or into another folder"
+
+
 async def test_two_exporters_at_once_export_everything_once(tmp_path: pathlib.Path) -> None:
     """The slower one finds its plan void, plans again and ends with the rest."""
     topic = MemoryTopic()

@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 
 import pytest
 
@@ -18,15 +20,13 @@ from octavo.client.exports import history as versions
 from octavo.client.exports import manifest as manifests
 from octavo.client.exports.history import History
 from octavo.client.exports.manifest import (
-    FORMAT_VERSION,
-    INDEXED_VERSION,
     Change,
     ExportInfo,
     FileEntry,
     Manifest,
     ManifestState,
-    checksum_of,
 )
+from octavo.client.exports.sealed import FORMAT_VERSION, INDEXED_VERSION, checksum_of
 from octavo.client.exports.sweep import sweep
 from octavo.client.exports.tree import ABANDONED_AFTER_S, LocalTree
 from octavo.runtime.errors import (
@@ -78,11 +78,17 @@ CHECKPOINT_EVERY, VERSIONS_KEPT = 10, 30
 """In this file."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def short_histories() -> Iterator[None]:
+@contextmanager
+def short_histories() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifests, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
         patch.setattr(versions, "VERSIONS_KEPT", VERSIONS_KEPT)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def short() -> Generator[None]:
+    with short_histories():
         yield
 
 
@@ -246,28 +252,35 @@ FLOOR = 2 * CHECKPOINT_EVERY
 """Where the history of `year_old` can be cut off."""
 
 
-@pytest.fixture(scope="module")
-def year_old(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A tree whose versions are all old; each third one joined the two files before it."""
-    tree = Unsynced(tmp_path_factory.mktemp("year"))
-    manifest = Manifest(tree, "orders")
-    manifest.create(INFO)
-    for n in range(FLOOR + VERSIONS_KEPT + 1):
-        old = manifest.load().of_partition(0)[-2:] if n % 3 == 2 else []
-        first = old[0].first if old else n * 10
-        change = Change((entry(first, n * 10 + 9),), tuple(one.file for one in old))
-        manifest.publish(lambda _, change=change: change)  # type: ignore[misc]
+@cache
+def year_old() -> dict[str, bytes]:
+    """Files of a tree with many versions; each third one joined the two files before it."""
+    with short_histories(), tempfile.TemporaryDirectory() as root:
+        tree = Unsynced(root)
+        manifest = Manifest(tree, "orders")
+        manifest.create(INFO)
+        for n in range(FLOOR + VERSIONS_KEPT + 1):
+            old = manifest.load().of_partition(0)[-2:] if n % 3 == 2 else []
+            first = old[0].first if old else n * 10
+            change = Change((entry(first, n * 10 + 9),), tuple(one.file for one in old))
+            manifest.publish(lambda _, change=change: change)  # type: ignore[misc]
+        found = [path for path in tree.root.rglob("*") if path.is_file()]
+        return {str(path.relative_to(root)): path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def old_tree(tmp_path: pathlib.Path) -> Dying:
+    """A tree whose versions are all older than the grace time."""
+    tree = Dying(tmp_path)
+    tree.make_folder(FOLDER)
+    for name, data in year_old().items():
+        tree.path(name).write_bytes(data)
     age(tree, *tree.names(FOLDER))
-    return tree.root
+    return tree
 
 
-def copy_of(year_old: pathlib.Path, tmp_path: pathlib.Path) -> Dying:
-    shutil.copytree(year_old, tmp_path, dirs_exist_ok=True)
-    return Dying(tmp_path)
-
-
-def test_old_versions_go_and_the_list_stays(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    tree = copy_of(year_old, tmp_path)
+def test_old_versions_go_and_the_list_stays(old_tree: Dying) -> None:
+    tree = old_tree
     frozen, kept = Manifest(tree, "orders"), Manifest(tree, "orders")
     before = frozen.load()
     assert len(before.removed) > VERSIONS_KEPT // 3
@@ -286,11 +299,9 @@ def test_old_versions_go_and_the_list_stays(year_old: pathlib.Path, tmp_path: pa
     assert frozen.publish(lambda _: adds(entry(10**6, 10**6))).version == before.version + 1
 
 
-def test_a_number_that_was_pruned_is_nobodys(
-    year_old: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_number_that_was_pruned_is_nobodys(old_tree: Dying) -> None:
     """A writer stood still between its look and its version: that must not count as published."""
-    tree = copy_of(year_old, tmp_path)
+    tree = old_tree
     for number in range(FLOOR, FLOOR + VERSIONS_KEPT + 2):
         for name in (f"{number:020d}.json", f"checkpoint-{number:020d}.json"):
             tree.path(f"{FOLDER}/{name}").unlink(missing_ok=True)
@@ -314,33 +325,31 @@ def test_a_number_that_was_pruned_is_nobodys(
     assert others.prune() == 1, "and what it left goes"
 
 
-def test_a_pruner_may_die_at_each_step(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    tree = copy_of(year_old, tmp_path)
+def test_a_pruner_may_die_at_each_step(old_tree: Dying) -> None:
+    tree = old_tree
     files = Manifest(tree, "orders").load().files
     deaths = 0
     while deaths < 10 * CHECKPOINT_EVERY:
-        tree.left = 3
+        tree.left = 1
         try:
             Manifest(tree, "orders").prune()
             break
         except KeyboardInterrupt:
             deaths += 1
             assert Manifest(tree, "orders").load().files == files
-    assert deaths == (FLOOR + 1) // 3
+    assert deaths == FLOOR, "one removal each, of the versions and a checkpoint"
     assert History.of(tree.names(FOLDER)).oldest == FLOOR + 1
 
 
-def test_what_is_young_stays(year_old: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    tree = copy_of(year_old, tmp_path)
+def test_what_is_young_stays(old_tree: Dying) -> None:
+    tree = old_tree
     for number in range(CHECKPOINT_EVERY, FLOOR + 1, CHECKPOINT_EVERY):
         os.utime(tree.path(f"{FOLDER}/checkpoint-{number:020d}.json"))
     assert Manifest(tree, "orders").prune() == 0
 
 
-def test_a_checkpoint_that_is_not_the_sum_takes_nobodys_place(
-    year_old: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    tree = copy_of(year_old, tmp_path)
+def test_a_checkpoint_that_is_not_the_sum_takes_nobodys_place(old_tree: Dying) -> None:
+    tree = old_tree
     path = tree.path(f"{FOLDER}/checkpoint-{CHECKPOINT_EVERY:020d}.json")
     body = json.loads(path.read_text())
     body["files"].pop()
@@ -354,10 +363,8 @@ def test_a_checkpoint_that_is_not_the_sum_takes_nobodys_place(
     assert Manifest(tree, "orders").prune() == FLOOR
 
 
-def test_a_reader_that_is_overtaken_by_a_pruner_looks_again(
-    year_old: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    tree = copy_of(year_old, tmp_path)
+def test_a_reader_that_is_overtaken_by_a_pruner_looks_again(old_tree: Dying) -> None:
+    tree = old_tree
     files = Manifest(tree, "orders").load().files
     others = Manifest(tree, "orders")
 
@@ -373,7 +380,7 @@ def test_a_reader_that_is_overtaken_by_a_pruner_looks_again(
             found = super().names(folder)
             return found if self.pruned else [n for n in found if "checkpoint" not in n]
 
-    slow = Slow(tmp_path)
+    slow = Slow(tree.root)
     assert Manifest(slow, "orders").load().files == files
     assert slow.pruned == FLOOR
 
