@@ -261,7 +261,8 @@ class ExportFollower:
         if self._pattern is not None and isinstance(error, UnknownTopic):
             return  # deleted since it was listed: one of this name may come again
         self._report.left[name] = error
-        self._events.left(name, error)
+        if self._succeeded or self._pattern is not None or len(self._names) > 1:
+            self._events.left(name, error)  # else it is the error of the whole
         self._goes_on(name)
 
     def _fails(self, name: str, error: OctavoError | OSError) -> None:

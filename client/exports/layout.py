@@ -21,7 +21,7 @@ EXPORT_FILE = "_export.json"
 """In a topic's control folder: what the export is."""
 
 _HIDDEN = {".": "%2E", "_": "%5F"}
-_DATA_FILE = re.compile(r"p\d{5,}-\d{20}-\d{20}-\d+-[0-9a-f]{8}\.(arrow|parquet)")
+_DATA_FILE = re.compile(r"p(\d{5,})-(\d{20})-\d{20}-\d+-[0-9a-f]{8}\.(arrow|parquet)")
 
 
 def folder_of(topic: str) -> str:
@@ -66,7 +66,13 @@ def indexed_by(name: str) -> str:
 
 def is_data_file(name: str) -> bool:
     """Whether a name is one that `data_file` gives; others in the folder are somebody else's."""
-    return _DATA_FILE.fullmatch(name) is not None
+    return start_of(name) is not None
+
+
+def start_of(name: str) -> tuple[int, int] | None:
+    """Partition and first offset of a data file, by its name; None for what is none of ours."""
+    found = _DATA_FILE.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def is_uri(place: str) -> bool:

@@ -402,7 +402,7 @@ def _version_of(entries: Iterable[FileEntry]) -> int:
 
 
 def _entry_body(entry: FileEntry) -> dict[str, object]:
-    body: dict[str, object] = asdict(entry)
+    body: dict[str, object] = dict(vars(entry))  # asdict would copy all of it
     return body if entry.index else {n: v for n, v in body.items() if n not in _NO_INDEX}
 
 

@@ -120,12 +120,13 @@ class TopicExport:
         self.tree = tree
         self.codec = codec
         self.format = fmt
-        self.manifest = Manifest(tree, topic)
+        self._manifest = Manifest(tree, topic)
         self._wants_index = index
         self._wants_table = table
         self._info: ExportInfo | None = None  # of the tree, once it was compared with the topic
         self._table: DeltaLog | None = None
         self._table_turn = asyncio.Lock()
+        self._manifest_turn = asyncio.Lock()
 
     async def run(self, options: RunOptions, log: TopicLog | None = None) -> ExportReport:
         """Copy what is new; `log`: the topic as it was described just now.
@@ -135,7 +136,8 @@ class TopicExport:
         if log is None:
             log = await self.source.describe(self.topic)
         if self._info is None or self._info.topic_id != log.topic_id:
-            self._info = self._compare(log)
+            async with self._manifest_turn:
+                self._info = await in_thread(self._compare, log)
         run = _Run(self, self._info, log, options)
         await self.tell_table(look=options.upkeep)
         if options.upkeep:
@@ -144,9 +146,9 @@ class TopicExport:
 
     def _compare(self, log: TopicLog) -> ExportInfo:
         """Raise ConfigError when the tree is one of another topic; make it when there is none."""
-        if self.manifest.info() is None:
+        if self._manifest.info() is None:
             check_outside(self.tree)
-        info = self.manifest.create(
+        info = self._manifest.create(
             ExportInfo(
                 topic=self.topic,
                 topic_id=log.topic_id,
@@ -162,6 +164,23 @@ class TopicExport:
         ):
             self._table = DeltaLog(self.tree, self.topic, info.topic_id)
         return info
+
+    async def loaded(self) -> ManifestState:
+        """The newest state of the manifest. Of a large one it takes seconds: not on the loop."""
+        async with self._manifest_turn:
+            return await in_thread(self._manifest.load)
+
+    async def publish(self, decide: Callable[[ManifestState], Change | None]) -> ManifestState:
+        """See `Manifest.publish`; `decide` is called in a thread. The table is told next."""
+        async with self._manifest_turn:
+            state = await in_thread(self._manifest.publish, decide)
+        await self.tell_table()
+        return state
+
+    async def sweep(self) -> None:
+        """Delete what belongs to nobody any more."""
+        async with self._manifest_turn:
+            await in_thread(sweep, self.tree, self._manifest, self.topic)
 
     async def tell_table(self, *, look: bool = False) -> None:
         """Bring the table to the newest version; `look`: though nothing is new, compare them."""
@@ -180,7 +199,6 @@ class _Run:
         self._info = info
         self._log = log
         self._tree = export.tree
-        self._manifest = export.manifest
         self._options = options
         self._slots = asyncio.Semaphore(PARALLEL_PARTITIONS)
         self._groups_done = 0
@@ -194,7 +212,7 @@ class _Run:
 
     async def mend(self) -> None:
         """Write damaged files again from their ledgers, as far as these exist."""
-        state = self._manifest.load()
+        state = await self._export.loaded()
         deep, tell = self._options.verify, self._options.checked
 
         def look() -> list[FileEntry]:
@@ -231,12 +249,11 @@ class _Run:
                 return None  # somebody else replaced them meanwhile
             return Change(add=tuple(new), remove=tuple(sorted(names)))
 
-        self._manifest.publish(decide)
-        await self._export.tell_table()
+        await self._export.publish(decide)
         return replaced
 
     async def all_partitions(self) -> ExportReport:
-        state = self._manifest.load()
+        state = await self._export.loaded()
         busy: list[PartitionLog] = []
         for log in self._log.partitions.values():
             plan = plan_partition(log, state)
@@ -253,7 +270,8 @@ class _Run:
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if self._options.upkeep:
-            await in_thread(sweep, self._tree, self._manifest, self._log.topic)
+            await self._export.sweep()
+        version = (await self._export.loaded()).version
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,
@@ -268,14 +286,14 @@ class _Run:
             damaged=tuple(self._damaged),
             unrepaired=tuple(self._unrepaired),
             joined=self._joined,
-            manifest_version=self._manifest.load().version,
+            manifest_version=version,
         )
 
     async def _partition(self, log: PartitionLog) -> None:
         """Export one partition to its end; plans again whenever another exporter was faster."""
         async with self._slots:
             for _ in range(REPLANS_MAX):
-                if await self._planned(log, plan_partition(log, self._manifest.load())):
+                if await self._planned(log, plan_partition(log, await self._export.loaded())):
                     return await self._join(log.partition)
         raise VersionConflict(
             f"{self._log.topic}-{log.partition} was overtaken {REPLANS_MAX} times by other exports"
@@ -289,9 +307,8 @@ class _Run:
                 return True
             entries = await self._write(group)
             if entries:
-                if not self._publish(log.partition, expected, entries):
+                if not await self._publish(log.partition, expected, entries):
                     return False
-                await self._export.tell_table()
                 expected = entries[-1].last + 1
                 self._files.extend(entries)
             self._groups_done += 1
@@ -303,7 +320,7 @@ class _Run:
         """Replace runs of small files by one file each, until no run is left."""
         target = self._options.join_bytes
         while target and not self._options.stopping():
-            files = self._manifest.load().of_partition(partition)
+            files = (await self._export.loaded()).of_partition(partition)
             join = next_join(files, target)
             if join is None:
                 return
@@ -326,7 +343,7 @@ class _Run:
                 )
             )
 
-    def _publish(self, partition: int, expected: int, entries: Sequence[FileEntry]) -> bool:
+    async def _publish(self, partition: int, expected: int, entries: Sequence[FileEntry]) -> bool:
         published = False
 
         def decide(state: ManifestState) -> Change | None:
@@ -334,7 +351,7 @@ class _Run:
             published = state.next_offset(partition) == expected
             return Change(add=tuple(entries)) if published else None
 
-        self._manifest.publish(decide)
+        await self._export.publish(decide)
         return published
 
     def _progress_of(self, group: Group, entries: Sequence[FileEntry]) -> ExportProgress:

@@ -16,18 +16,29 @@ from octavo.runtime.errors import MetadataCorrupt, UnsupportedVersion
 FORMAT_VERSION = 2
 INDEXED_VERSION = 3
 """Of a control file that speaks of indexes; builds that know none refuse it."""
+READABLE_BYTES_MAX = 64 << 10
+"""Smaller files have a line for each value; a list of 100,000 files is made in a third of the time
+without."""
 _CRC_FIELD = "crc32c"
 
 
 def checksum_of(body: Mapping[str, object]) -> int:
     """CRC32C of a control file's fields, without the field that holds it."""
     rest = {name: value for name, value in body.items() if name != _CRC_FIELD}
-    return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+    return crc32c(_canonical(rest).encode())
 
 
 def sealed(body: Mapping[str, object]) -> bytes:
     """The bytes of a control file: the object with its checksum."""
-    return json.dumps({**body, _CRC_FIELD: checksum_of(body)}, indent=1, sort_keys=True).encode()
+    text = _canonical(body)
+    crc = crc32c(text.encode())
+    if len(text) < READABLE_BYTES_MAX:
+        return json.dumps({**body, _CRC_FIELD: crc}, indent=1, sort_keys=True).encode()
+    return f'{text[:-1]},"{_CRC_FIELD}":{crc}}}'.encode()
+
+
+def _canonical(body: Mapping[str, object]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def parse_sealed(data: bytes, name: str) -> dict[str, object]:

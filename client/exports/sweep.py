@@ -2,7 +2,9 @@
 
 Old temporary files, files that no manifest version names, files that a version removed longer ago
 than the grace time, their indexes with them, and versions that a checkpoint holds (ADR 76). Of the
-data folder only files with names of ours are looked at: others are not ours.
+data folder only files with names of ours are looked at: others are not ours. And only those that
+begin below the end of their partition: what lies ahead was left by an exporter that died, the next
+one gives its own file the same name, and it must not meet somebody who is about to remove it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from octavo.client.exports.layout import (
     folder_of,
     index_folder,
     indexed_by,
-    is_data_file,
+    start_of,
 )
 from octavo.client.exports.manifest import FOLDER, Manifest
 from octavo.client.exports.tree import Tree
@@ -22,9 +24,21 @@ def sweep(tree: Tree, manifest: Manifest, topic: str) -> None:
     """Delete all of it."""
     state = manifest.load()
     keep = {*state.files, *manifest.recently_removed(state)}
+    ends: dict[int, int] = {}
+    for entry in state.files.values():
+        ends[entry.partition] = max(ends.get(entry.partition, 0), entry.last + 1)
+
+    def passed(name: str) -> bool:
+        start = start_of(name)
+        return start is not None and start[1] < ends.get(start[0], 0)
+
     data, control, indexes = folder_of(topic), control_folder(topic), index_folder(topic)
-    old = [(data, n) for n in tree.abandoned(data) if is_data_file(n) and n not in keep]
-    old += [(indexes, n) for n in tree.abandoned(indexes) if indexed_by(n) not in keep]
+    old = [(data, n) for n in tree.abandoned(data) if passed(n) and n not in keep]
+    old += [
+        (indexes, n)
+        for n in tree.abandoned(indexes)
+        if passed(indexed_by(n)) and indexed_by(n) not in keep
+    ]
     for folder in (control, f"{control}/{FOLDER}"):
         visible = set(tree.names(folder))
         old += [(folder, n) for n in tree.abandoned(folder) if n not in visible]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import pathlib
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from octavo.client.exports.checked_file import BlockSource, LocalFile
@@ -41,6 +42,10 @@ class Tree(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Sorted names in a folder, without hidden ones; empty when there is no such folder."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The bytes of each file in a folder by its name, asked for in one go."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -134,6 +139,10 @@ class LocalTree:
             return []
         return sorted(name for name in found if not name.startswith("."))
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The bytes of each file in a folder by its name."""
+        return {entry.name: stat.st_size for entry, stat in self._files(folder)}
+
     def read(self, name: str) -> bytes | None:
         """A whole small file, None when absent."""
         try:
@@ -211,20 +220,22 @@ class LocalTree:
     def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
         """Names of files in `folder`, hidden ones too, that are older than the grace time."""
         limit = (time.time() if now_s is None else now_s) - ABANDONED_AFTER_S
-        found: list[str] = []
+        return sorted(e.name for e, stat in self._files(folder) if stat.st_mtime < limit)
+
+    def _files(self, folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        """What lies in a folder, if there is one; not what a link leads to."""
         try:
-            entries = list(os.scandir(self.root / folder))
+            entries = os.scandir(self.root / folder)
         except FileNotFoundError:
-            return found
-        for entry in entries:
-            if not entry.is_file(follow_symlinks=False):
-                continue
-            try:
-                if entry.stat(follow_symlinks=False).st_mtime < limit:
-                    found.append(entry.name)
-            except FileNotFoundError:
-                continue  # its writer finished meanwhile
-        return sorted(found)
+            return
+        with entries:
+            for entry in entries:
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                try:
+                    yield entry, entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # its writer finished meanwhile
 
     # --- single system calls ---
 

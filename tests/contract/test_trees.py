@@ -144,6 +144,8 @@ def test_replaced_published_and_removed(tree: Tree, monkeypatch: pytest.MonkeyPa
     assert file.pread(100, len(data) - 3) == data[-3:]
     file.close()
     assert tree.names("orders") == ["%2Efile.arrow"]
+    assert tree.sizes("orders") == {"%2Efile.arrow": len(data)}
+    assert tree.sizes("none") == {}
     made = tree.temporary("orders")
     made.write_bytes(b"half")
     tree.discard(made)

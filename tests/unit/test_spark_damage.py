@@ -13,7 +13,7 @@ import pytest
 
 from octavo.client.exports import checked_file
 from octavo.client.exports.arrow_files import checks_of, read_file
-from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks
+from octavo.client.exports.checked_file import BlockDigest, CheckedFile, FileChecks, LocalFile
 from octavo.client.exports.columns import EXPORTED
 from octavo.client.exports.manifest import Manifest, ManifestState
 from octavo.client.exports.run import export_log
@@ -240,3 +240,26 @@ def test_an_unreadable_block_is_a_typed_error(tmp_path: pathlib.Path) -> None:
         file._checks = FileChecks(10, 0, "00000000")  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(StorageFailed, match="cannot be read"):
             file.read(10)
+
+
+def test_files_of_the_right_size_are_not_opened(tmp_path: pathlib.Path) -> None:
+    """A look at 100,000 files in an object store is some listings, not as many requests."""
+    topic = MemoryTopic()
+    for n in range(3):
+        topic.append([numbered(10, n * 10)], size_bytes=20 << 20)
+
+    class Counting(LocalTree):
+        opened = 0
+
+        def open(self, name: str) -> LocalFile:
+            self.opened += 1
+            return super().open(name)
+
+    tree = Counting(tmp_path)
+    asyncio.run(export_log(topic, "orders", tmp_path, tree=tree))
+    assert asyncio.run(export_log(topic, "orders", tmp_path, tree=tree)).damaged == ()
+    assert tree.opened == 0
+    entry = Manifest(tree, "orders").load().of_partition(0)[1]
+    tree.path(f"orders/{entry.file}").unlink()
+    assert asyncio.run(export_log(topic, "orders", tmp_path, tree=tree)).damaged == (entry.file,)
+    assert tree.opened == 1

@@ -482,17 +482,23 @@ async def test_sweep_takes_old_leftovers_only(tmp_path: pathlib.Path) -> None:
     await export_log(topic, "orders", tmp_path)
     folder = tmp_path / "orders"
     control = tmp_path / "_octavo" / "orders"
-    orphan = f"p00000-{90:020d}-{99:020d}-9-deadbeef.arrow"
-    names = [control / ".tmp-new", folder / "theirs.arrow", folder / orphan, control / ".tmp-old"]
+    orphan = f"p00000-{9:020d}-{19:020d}-9-deadbeef.arrow"
+    ahead = f"p00000-{20:020d}-{29:020d}-9-deadbeef.arrow"
+    names = [control / ".tmp-new", folder / "theirs.arrow", folder / ahead]
+    names += [folder / orphan, control / ".tmp-old"]
     names += [control / "_manifest" / ".tmp-old"]
     for name in names:
         name.write_bytes(b"x")
-    named = [path for path in folder.glob("p0*.arrow") if path.name != orphan]
+    named = [path for path in folder.glob("p0*.arrow") if path.name not in (orphan, ahead)]
     for name in [*names[1:], *named, control / "_export.json"]:
         os.utime(name, (0, 0))
     await export_log(topic, "orders", tmp_path)
-    assert [name.exists() for name in names] == [True, True, False, False, False]
+    assert [name.exists() for name in names] == [True, True, True, False, False, False]
     assert len(exported_rows(tmp_path)) == 20
+    topic.append([numbered(20, 20)])
+    await export_log(topic, "orders", tmp_path)
+    assert not (folder / ahead).exists(), "the end of the partition has passed it"
+    assert len(exported_rows(tmp_path)) == 40
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
