@@ -14,6 +14,7 @@ from octavo.client.exports.layout import (
     folder_of,
     index_folder,
     indexed_by,
+    is_data_file,
     start_of,
 )
 from octavo.client.exports.manifest import FOLDER, Manifest
@@ -28,17 +29,15 @@ def sweep(tree: Tree, manifest: Manifest, topic: str) -> None:
     for entry in state.files.values():
         ends[entry.partition] = max(ends.get(entry.partition, 0), entry.last + 1)
 
-    def passed(name: str) -> bool:
+    def ahead(name: str) -> bool:
         start = start_of(name)
-        return start is not None and start[1] < ends.get(start[0], 0)
+        return start is not None and start[1] >= ends.get(start[0], 0)
 
     data, control, indexes = folder_of(topic), control_folder(topic), index_folder(topic)
-    old = [(data, n) for n in tree.abandoned(data) if passed(n) and n not in keep]
-    old += [
-        (indexes, n)
-        for n in tree.abandoned(indexes)
-        if passed(indexed_by(n)) and indexed_by(n) not in keep
-    ]
+    old = [(data, n) for n in tree.abandoned(data) if is_data_file(n)]
+    old += [(indexes, n) for n in tree.abandoned(indexes)]
+    owners = {n: n if folder == data else indexed_by(n) for folder, n in old}
+    old = [(f, n) for f, n in old if owners[n] not in keep and not ahead(owners[n])]
     for folder in (control, f"{control}/{FOLDER}"):
         visible = set(tree.names(folder))
         old += [(folder, n) for n in tree.abandoned(folder) if n not in visible]

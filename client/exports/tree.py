@@ -141,7 +141,7 @@ class LocalTree:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The bytes of each file in a folder by its name."""
-        return {entry.name: stat.st_size for entry, stat in self._files(folder)}
+        return {entry.name: stat.st_size for entry, stat in _files_in(self.root / folder)}
 
     def read(self, name: str) -> bytes | None:
         """A whole small file, None when absent."""
@@ -220,22 +220,7 @@ class LocalTree:
     def abandoned(self, folder: str, now_s: float | None = None) -> list[str]:
         """Names of files in `folder`, hidden ones too, that are older than the grace time."""
         limit = (time.time() if now_s is None else now_s) - ABANDONED_AFTER_S
-        return sorted(e.name for e, stat in self._files(folder) if stat.st_mtime < limit)
-
-    def _files(self, folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """What lies in a folder, if there is one; not what a link leads to."""
-        try:
-            entries = os.scandir(self.root / folder)
-        except FileNotFoundError:
-            return
-        with entries:
-            for entry in entries:
-                if not entry.is_file(follow_symlinks=False):
-                    continue
-                try:
-                    yield entry, entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # its writer finished meanwhile
+        return sorted(e.name for e, stat in _files_in(self.root / folder) if stat.st_mtime < limit)
 
     # --- single system calls ---
 
@@ -267,3 +252,19 @@ def _fsync_path(path: pathlib.Path, flags: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _files_in(folder: pathlib.Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """What lies in a folder, if there is one; not what a link leads to."""
+    try:
+        entries = os.scandir(folder)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                continue
+            try:
+                yield entry, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # its writer finished meanwhile

@@ -195,7 +195,7 @@ async def test_sweep_knows_index_files(tmp_path: pathlib.Path) -> None:
     topic = await exported(tmp_path)
     folder = tmp_path / "_octavo/orders/_index"
     (named,) = folder.iterdir()
-    orphan = folder / named.name.replace("p00000", "p00001")
+    orphan = folder / named.name.replace(".arrow-", ".parquet-")
     leftover = folder / ".tmp-0123"
     for path in (orphan, leftover):
         path.write_bytes(b"x")
