@@ -85,7 +85,7 @@ class Pointer:
         """Parse; raises StorageFailed."""
         try:
             topic, topic_id, offset = cast("list[object]", json.loads(data))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise StorageFailed(f"a sink's decision cannot be read: {error}") from error
         if not (isinstance(topic, str) and isinstance(topic_id, str) and isinstance(offset, int)):
             raise StorageFailed(f"a sink's decision cannot be read: {data!r}")

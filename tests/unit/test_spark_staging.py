@@ -157,7 +157,7 @@ def test_what_is_damaged_is_refused() -> None:
     for told, of in ((value, headers), (b"{}", encode_plan(Plan(0, {}, 0))[1])):
         with pytest.raises(StorageFailed, match="the plan of a batch"):
             decode_plan(told, of)
-    for data in (b"x", b"[1]", b"[1,2,3]"):
+    for data in (b"x", b"5", b"null", b"[1]", b"[1,2,3]"):
         with pytest.raises(StorageFailed, match="decision cannot be read"):
             Pointer.from_bytes(data)
 
