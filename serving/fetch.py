@@ -319,7 +319,7 @@ class Fetcher:
                 limit = piece - self._cold_bytes
             if asked.offset < view.high_watermark and (limit > 0 or at_least_one):
                 found = await reread(
-                    shell.view, partial(_read_from, asked.offset, limit, at_least_one)
+                    shell.view, partial(_read_from, asked.offset, limit, at_least_one), view
                 )
                 self._cold_bytes += found.size_bytes if is_cold else 0
                 batches = found.batches

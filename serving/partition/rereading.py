@@ -20,14 +20,19 @@ RELISTED_MAX = 3
 T = TypeVar("T")
 
 
-async def reread(take: Callable[[], ReadView], read: Callable[[ReadView], Awaitable[T]]) -> T:
+async def reread(
+    take: Callable[[], ReadView],
+    read: Callable[[ReadView], Awaitable[T]],
+    view: ReadView | None = None,
+) -> T:
     """`read` of a view; of a new one where it failed and something it could read left the list.
 
-    `read` is begun again from its start, so it may keep nothing of a try that failed. Raises what
-    it raises of a view that still is as it was, and what `take` raises (NotLeader). Cancelling it
-    cancels the read.
+    `view` is one that was just taken. `read` is begun again from its start, so it may keep nothing
+    of a try that failed. Raises what it raises of a view that still is as it was, and what `take`
+    raises (NotLeader). Cancelling it cancels the read.
     """
-    view = take()
+    if view is None:
+        view = take()
     for _ in range(RELISTED_MAX):
         try:
             return await read(view)
