@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from typing import Unpack
 
-from octavo.client.exports.arrow_files import check_codec
+from octavo.client.exports.arrow_files import CODECS, FORMATS, check_codec
 from octavo.client.exports.following import (
     ExportFollower,
     FollowEvents,
@@ -15,18 +16,18 @@ from octavo.client.exports.following import (
     topic_pattern,
 )
 from octavo.client.exports.places import tree_at
-from octavo.client.exports.repair import OnChecked
 from octavo.client.exports.reports import (
+    ExportChoices,
     ExportProgress,
     ExportReport,
     JoinProgress,
-    OnProgress,
 )
 from octavo.client.exports.run import export_log
 from octavo.runtime.errors import ConfigError
 from octavo.spark.live import cluster_log
 
 __all__ = [
+    "ExportChoices",
     "ExportProgress",
     "ExportReport",
     "FollowEvents",
@@ -41,67 +42,24 @@ __all__ = [
 
 
 async def export_topic_async(
-    bootstrap: str,
-    topic: str,
-    to: str | os.PathLike[str],
-    *,
-    codec: str = "zstd",
-    fmt: str = "arrow",
-    table: bool = False,
-    progress: OnProgress | None = None,
-    verify: bool = False,
-    checked: OnChecked | None = None,
+    bootstrap: str, topic: str, to: str | os.PathLike[str], **choices: Unpack[ExportChoices]
 ) -> ExportReport:
     """Copy the closed ledgers of `topic` that `to`, a folder or URI, does not hold yet.
 
-    Files appear below `to`/`topic`; a run with nothing new changes nothing. `verify` reads every
-    exported file, tells `checked` of each, and damaged ones are written again from their ledgers.
-    `table` keeps a Delta table over Parquet files (needs `octavo[delta]`).
-    Cancelling it keeps what was published and removes unfinished files. Raises UnknownTopic,
-    BrokerUnavailable, ConfigError (codec, format, or the folder holds another topic), ReadUnknown
-    and StorageFailed.
+    Files appear below `to`/`topic`; a run with nothing new changes nothing. Cancelling it keeps
+    what was published and removes unfinished files. Raises UnknownTopic, BrokerUnavailable,
+    ConfigError (codec, format, or the folder holds another topic), ReadUnknown and StorageFailed.
     """
-    check_codec(codec, fmt)
+    check_codec(choices.get("codec", CODECS[0]), choices.get("fmt", FORMATS[0]))
     async with cluster_log(bootstrap) as source:
-        return await export_log(
-            source,
-            topic,
-            to,
-            codec=codec,
-            fmt=fmt,
-            table=table,
-            progress=progress,
-            verify=verify,
-            checked=checked,
-        )
+        return await export_log(source, topic, to, **choices)
 
 
 def export_topic(
-    bootstrap: str,
-    topic: str,
-    to: str | os.PathLike[str],
-    *,
-    codec: str = "zstd",
-    fmt: str = "arrow",
-    table: bool = False,
-    progress: OnProgress | None = None,
-    verify: bool = False,
-    checked: OnChecked | None = None,
+    bootstrap: str, topic: str, to: str | os.PathLike[str], **choices: Unpack[ExportChoices]
 ) -> ExportReport:
     """`export_topic_async` for ordinary code; blocks until done, Ctrl-C stops it."""
-    return asyncio.run(
-        export_topic_async(
-            bootstrap,
-            topic,
-            to,
-            codec=codec,
-            fmt=fmt,
-            table=table,
-            progress=progress,
-            verify=verify,
-            checked=checked,
-        )
-    )
+    return asyncio.run(export_topic_async(bootstrap, topic, to, **choices))
 
 
 async def export_follow_async(

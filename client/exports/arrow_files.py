@@ -50,6 +50,7 @@ FILE_BYTES_MAX = 256 << 20
 """Arrow bytes after which a file ends behind the stored batch that reached them."""
 CODECS = ("zstd", "lz4", "none")
 FORMATS = ("arrow", "parquet")
+"""The first of each is what who says nothing gets."""
 _ZSTD_LEVEL = 1
 _SCHEMA = arrow_schema(EXPORTED)
 

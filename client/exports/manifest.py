@@ -231,6 +231,7 @@ class Manifest:
         Raises MetadataCorrupt for what is damaged or missing, and StorageFailed where there is less
         than this object saw before.
         """
+        missing: int | None = None
         for _ in range(LOOKS_MAX):
             history = self._history()
             if history.newest < self._state.version:

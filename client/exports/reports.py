@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from octavo.client.exports.repair import OnChecked
 
@@ -35,6 +36,22 @@ class JoinProgress:
 
 OnProgress = Callable[[ExportProgress], None]
 OnJoined = Callable[[JoinProgress], None]
+
+
+class ExportChoices(TypedDict, total=False):
+    """What one export of a topic may be asked for; what is left out is as `export_log` has it."""
+
+    codec: str
+    """zstd, lz4 or none."""
+    fmt: str
+    """arrow or parquet."""
+    table: bool
+    """Keep a Delta table over Parquet files (needs `octavo[delta]`)."""
+    progress: OnProgress | None
+    verify: bool
+    """Read every exported file, and write damaged ones again from their ledgers."""
+    checked: OnChecked | None
+    """Told of each file that was looked at."""
 
 
 @dataclass(frozen=True)

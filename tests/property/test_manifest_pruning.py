@@ -7,9 +7,8 @@ of versions once; every reader sees that log; a version that is named is never l
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -18,7 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.client.exports import history, manifest
-from octavo.client.exports.history import History, checkpoint_name, version_name
+from octavo.client.exports.history import (
+    History,
+    Route,
+    Step,
+    checkpoint_name,
+    version_name,
+)
 from octavo.client.exports.manifest import Change, Manifest, ManifestState
 from octavo.client.exports.tree import ABANDONED_AFTER_S, LocalTree
 from octavo.runtime.errors import MetadataCorrupt
@@ -164,11 +169,10 @@ class World:
     def check(self, reader: Manifest) -> None:
         """Who comes now and who stood still read what was published."""
         self.calm = True
-        truth = ManifestState()
+        whole = ShakenTree(self.shake)
         for version, data in enumerate(self.tree.log, 1):
-            body = json.loads(data)
-            add = tuple(manifest.FileEntry(**{**one, "ledgers": (7,)}) for one in body["add"])
-            truth = truth.apply(Change(add, tuple(body["remove"])), version)
+            whole.files[f"{FOLDER}{version_name(version)}"] = (data, 0.0)
+        truth = Manifest(whole, "orders").load()
         for one in (Manifest(self.tree, "orders"), reader):
             seen = one.load()
             assert (seen.version, seen.files) == (truth.version, truth.files)
@@ -191,35 +195,39 @@ def test_what_was_pruned_never_comes_back(seed: int) -> None:
         World(seed).run()
 
 
+def nobody_looks_again(patch: pytest.MonkeyPatch) -> None:
+    def never(_history: History, _version: int) -> bool:
+        return False
+
+    patch.setattr(History, "overtaken", never)
+
+
+def one_listing_is_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(manifest, "LOOKS_MAX", 1)
+
+
+def the_newest_goes(patch: pytest.MonkeyPatch) -> None:
+    real = History.prunable
+
+    def prunable(self: History, old: Collection[int]) -> list[Step]:
+        return real(self._replace(checkpoints=(*self.checkpoints, self.newest + 1)), old)
+
+    patch.setattr(history, "VERSIONS_KEPT", 0)
+    patch.setattr(History, "prunable", prunable)
+
+
+def the_first_checkpoint_is_taken(patch: pytest.MonkeyPatch) -> None:
+    real = History.route
+
+    def route(self: History, known: int) -> Route:
+        return real(self._replace(checkpoints=self.checkpoints[:1]), known)
+
+    patch.setattr(History, "route", route)
+
+
 @pytest.mark.parametrize(
     "plant",
-    [
-        lambda patch: patch.setattr(History, "overtaken", lambda *_: False),
-        lambda patch: patch.setattr(manifest, "LOOKS_MAX", 1),
-        lambda patch: (
-            patch.setattr(history, "VERSIONS_KEPT", 0),
-            patch.setattr(
-                History,
-                "prunable",
-                lambda self, old, real=History.prunable: real(
-                    self._replace(checkpoints=(*self.checkpoints, self.newest + 1)), old
-                ),
-            ),
-        ),
-        lambda patch: patch.setattr(
-            History,
-            "route",
-            lambda self, known, real=History.route: real(
-                self._replace(checkpoints=self.checkpoints[:1]), known
-            ),
-        ),
-    ],
-    ids=[
-        "nobody looks again",
-        "one listing is believed",
-        "the newest goes",
-        "the first checkpoint",
-    ],
+    [nobody_looks_again, one_listing_is_believed, the_newest_goes, the_first_checkpoint_is_taken],
 )
 def test_planted_bugs_are_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with short_histories() as patch:

@@ -277,6 +277,7 @@ async def test_what_fails_at_the_start_is_not_waited_for(tmp_path: pathlib.Path)
     async with asyncio.timeout(WITHIN_S):
         report = await run.task
     assert (list(report.left), report.topics, cluster.looks) == (["orders"], {}, 1)
+    assert run.said == [], "it is the error of the whole, said by who started it"
     run = Run(cluster, LocalTree(tmp_path), pattern=topic_pattern(".*"))
     with pytest.raises(BrokerUnavailable):
         async with asyncio.timeout(WITHIN_S):
@@ -357,6 +358,22 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_left_on_it(tmp_path: pat
     await run.until(lambda: "recovered" in run.said)
     await run.end()
     assert not temporary(tmp_path)
+
+
+async def test_a_folder_that_is_not_mounted_any_more_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """Nothing is begun anew in the empty folder that is in its place."""
+    topic = orders()
+    lake, unmounted = tmp_path / "lake", tmp_path / "unmounted"
+    run = Run(MemoryCluster(topic), LocalTree(lake), "orders")
+    await run.until(lambda: bool(run.reports))
+    lake.rename(unmounted)
+    topic.append([numbered(5, 10)])
+    await run.until(lambda: "trouble orders StorageFailed" in run.said)
+    assert not lake.exists()
+    unmounted.rename(lake)
+    await run.until(lambda: exported(lake) == 15)
+    await run.until(lambda: "recovered" in run.said)
+    await run.end()
 
 
 async def test_a_stop_waits_for_the_group_at_hand(tmp_path: pathlib.Path) -> None:
