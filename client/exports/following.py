@@ -126,6 +126,11 @@ class FollowReport:
         """Count one more run of a topic."""
         self.topics[run.topic] = run.after(self.topics.get(run.topic))
 
+    def add_unfinished(self, run: ExportReport | None) -> None:
+        """Count what a run published before it failed."""
+        if run is not None and (run.file_count or run.joined):
+            self.add(run)
+
 
 def topic_pattern(pattern: str) -> re.Pattern[str]:
     """A pattern for whole names of topics; raises ConfigError."""
@@ -240,7 +245,10 @@ class ExportFollower:
                 async with self._slots:
                     if stop.is_set():
                         return
-                    report = await topic.look(stop)
+                    try:
+                        report = await topic.look(stop)
+                    finally:
+                        self._report.add_unfinished(topic.unfinished())
             except (OctavoError, OSError) as error:
                 if not self._succeeded or isinstance(error, FINAL):
                     self._leave(name, error)
@@ -261,7 +269,8 @@ class ExportFollower:
         if self._pattern is not None and isinstance(error, UnknownTopic):
             return  # deleted since it was listed: one of this name may come again
         self._report.left[name] = error
-        if self._succeeded or self._pattern is not None or len(self._names) > 1:
+        several = self._pattern is not None or len(self._names) > 1
+        if self._succeeded or several or self._report.topics:
             self._events.left(name, error)  # else it is the error of the whole
         self._goes_on(name)
 
@@ -303,6 +312,11 @@ class _Topic:
             settings.flush_bytes or None,
         )
         self._upkeep_at_s = float("-inf")
+
+    def unfinished(self) -> ExportReport | None:
+        """What the look published that failed just now; told once."""
+        found, self._export.unfinished = self._export.unfinished, None
+        return found
 
     async def look(self, stop: asyncio.Event) -> ExportReport:
         """Close what is due, copy what is closed."""

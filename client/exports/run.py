@@ -127,6 +127,8 @@ class TopicExport:
         self._table: DeltaLog | None = None
         self._table_turn = asyncio.Lock()
         self._manifest_turn = asyncio.Lock()
+        self.unfinished: ExportReport | None = None
+        """What the last run did before it failed, if it did; it is published all the same."""
 
     async def run(self, options: RunOptions, log: TopicLog | None = None) -> ExportReport:
         """Copy what is new; `log`: the topic as it was described just now.
@@ -139,10 +141,15 @@ class TopicExport:
             async with self._manifest_turn:
                 self._info = await in_thread(self._compare, log)
         run = _Run(self, self._info, log, options)
-        await self.tell_table(look=options.upkeep)
-        if options.upkeep:
-            await run.mend()
-        return await run.all_partitions()
+        self.unfinished = None
+        try:
+            await self.tell_table(look=options.upkeep)
+            if options.upkeep:
+                await run.mend()
+            return await run.all_partitions()
+        except BaseException:
+            self.unfinished = run.so_far()
+            raise
 
     def _compare(self, log: TopicLog) -> ExportInfo:
         """Raise ConfigError when the tree is one of another topic; make it when there is none."""
@@ -271,7 +278,10 @@ class _Run:
             raise first_error(group) from None
         if self._options.upkeep:
             await self._export.sweep()
-        version = (await self._export.loaded()).version
+        return self.so_far((await self._export.loaded()).version)
+
+    def so_far(self, version: int = 0) -> ExportReport:
+        """What was done until now; `version` of the manifest, 0: it was not asked."""
         entries = sorted(self._files, key=lambda entry: (entry.partition, entry.first))
         return ExportReport(
             topic=self._log.topic,

@@ -334,9 +334,11 @@ class FullTree(LocalTree):
     """A tree on a disk that may be full."""
 
     full = False
+    full_for = ""
+    """Files with this in their names only."""
 
     def _rename(self, source: pathlib.Path, target: pathlib.Path) -> None:
-        if self.full:
+        if self.full and self.full_for in target.name:
             raise OSError(errno.ENOSPC, "No space left on device", str(source))
         super()._rename(source, target)
 
@@ -358,6 +360,22 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_left_on_it(tmp_path: pat
     await run.until(lambda: "recovered" in run.said)
     await run.end()
     assert not temporary(tmp_path)
+
+
+async def test_what_a_look_published_before_it_failed_is_counted(tmp_path: pathlib.Path) -> None:
+    topic = MemoryTopic()
+    tree = FullTree(tmp_path)
+    run = Run(MemoryCluster(topic), tree, "orders")
+    await run.until(lambda: bool(run.reports))
+    tree.full, tree.full_for = True, f"p00000-{5:020d}-"
+    topic.append([numbered(5)], size_bytes=20 << 20)
+    topic.append([numbered(7, 5)], size_bytes=20 << 20)
+    await run.until(lambda: "trouble orders OSError" in run.said)
+    assert exported(tmp_path) == 5
+    tree.full = False
+    await run.until(lambda: "recovered" in run.said)
+    report = await run.end()
+    assert (report.topics["orders"].file_count, report.topics["orders"].rows) == (2, 12)
 
 
 async def test_a_folder_that_is_not_mounted_any_more_is_waited_for(tmp_path: pathlib.Path) -> None:
