@@ -29,7 +29,7 @@ def judge_list(state: PartitionState, ledger_of: LedgerOf) -> list[str]:
         )
     for segment in state.segments:
         if not segment.in_ledger:
-            continue  # its files are the exported tree's, which `octavo export --verify` reads
+            continue  # `tier_files` looks at what holds it
         found = ledger_of(segment.ledger_id)
         if found is None:
             wrong.append(f"ledger {segment.ledger_id} ({_offsets(segment)}) does not exist")

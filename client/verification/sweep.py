@@ -1,5 +1,5 @@
-"""The whole of a cluster, looked at once: ledgers in order of their ids, the lists of topics, and
-what bookies store beside that.
+"""The whole of a cluster, looked at once: ledgers in order of their ids, the lists of topics, the
+files of the tier, and what bookies store beside that.
 
 Owns the order of the work and its bounds: `at_once` ledgers or lists are looked at together, one
 rate of bytes holds for all of them, and what has been found is handed on and not kept. It changes
@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from octavo.client.autorecovery.audit_core import Fleet
 from octavo.client.autorecovery.found import Verified
 from octavo.client.autorecovery.operator import Operator
+from octavo.client.autorecovery.pace import Pace
 from octavo.client.autorecovery.verify import LedgerVerifier
 from octavo.client.verification.held import collection_alarm, held_ledgers, unrecorded
 from octavo.client.verification.lists import OffsetRun, judge_list
 from octavo.client.verification.owners import Owners
+from octavo.client.verification.tier_sweep import Job, TierSweep
 from octavo.client.verification.totals import Finding, Totals, Verdict
 from octavo.metadata.bookies import BookieRegistration
 from octavo.metadata.ledger_record import LedgerMetadata
@@ -47,8 +49,6 @@ LIST_READS_MAX = 4
 """Of a list that keeps changing while its ledgers are looked up."""
 LIST_PROBLEMS_TOLD_MAX = 20
 
-_Job = Coroutine[object, object, "list[Finding] | OctavoError"]
-
 
 class Sweep:
     """One verification. `totals` is true at any time.
@@ -56,7 +56,9 @@ class Sweep:
     Args:
         read: read and compare every copy; else bookies are asked which entries they have.
         bytes_per_s: of all reading together.
-        at_once: ledgers, or lists, looked at together.
+        at_once: ledgers, lists, or partitions with files, looked at together.
+        tier_root: the brokers' `tier_root` as this machine sees it; empty: files are not looked at,
+            and what has any is unknown.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Sweep:
         read: bool,
         bytes_per_s: int,
         at_once: int = AT_ONCE,
+        tier_root: str = "",
     ) -> None:
         self._operator = operator
         self._paths = paths
@@ -84,6 +87,15 @@ class Sweep:
         self._fleet: Fleet | None = None
         self._fleet_until_s = 0.0
         self.totals = Totals()
+        self._tier = TierSweep(
+            operator,
+            paths,
+            self._partitions,
+            tier_root=tier_root,
+            read=read,
+            pace=Pace(bytes_per_s, self._clock),
+            totals=self.totals,
+        )
 
     async def findings(self) -> AsyncGenerator[Finding]:
         """Everything that is not as it should be, as it is found; close it to stop.
@@ -91,13 +103,13 @@ class Sweep:
         Raises MetadataUnavailable: what was found until then stands.
         """
         await self._operator.store.barrier()
-        for jobs in (self._ledgers(), self._lists(), self._holders()):
+        for jobs in (self._ledgers(), self._lists(), self._tier.jobs(), self._holders()):
             async with aclosing(self._each(jobs)) as found:
                 async for finding in found:
                     yield finding
         self.totals.ended = True
 
-    async def _each(self, jobs: AsyncIterator[_Job]) -> AsyncGenerator[Finding]:
+    async def _each(self, jobs: AsyncIterator[Job]) -> AsyncGenerator[Finding]:
         owner = TaskOwner("verification")
         running: set[asyncio.Task[list[Finding] | OctavoError]] = set()
         try:
@@ -128,7 +140,7 @@ class Sweep:
 
     # --- ledgers ----------------------------------------------------------------------------
 
-    async def _ledgers(self) -> AsyncIterator[_Job]:
+    async def _ledgers(self) -> AsyncIterator[Job]:
         async for ledger_id in self._catalog.walk():
             yield self._ledger(ledger_id)
 
@@ -185,7 +197,7 @@ class Sweep:
 
     # --- ledgers that only bookies know -----------------------------------------------------
 
-    async def _holders(self) -> AsyncIterator[_Job]:
+    async def _holders(self) -> AsyncIterator[Job]:
         for bookie in self._operator.client.directory.live():
             if bookie.control_address:
                 yield self._unrecorded(bookie)
@@ -210,7 +222,7 @@ class Sweep:
 
     # --- lists of topics --------------------------------------------------------------------
 
-    async def _lists(self) -> AsyncIterator[_Job]:
+    async def _lists(self) -> AsyncIterator[Job]:
         async for walked in walk_topics(self._operator.store, self._paths):
             if walked.topic is None:
                 yield _unreadable(walked)

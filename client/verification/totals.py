@@ -43,9 +43,11 @@ class Totals:
     entries: int = 0
     lists: int = 0
     """Segment lists of partitions."""
+    files: int = 0
+    """Of the tier, that hold what lists say."""
     read_bytes: int = 0
     wrong: int = 0
-    """Ledgers, lists and topics with something wrong."""
+    """Ledgers, lists, topics and partitions' files with something wrong."""
     unsure: int = 0
     """Those without, of which something is not known."""
     missing: int = 0
@@ -91,6 +93,7 @@ class Totals:
             "replicas": self.replicas,
             "entries": self.entries,
             "lists": self.lists,
+            "files": self.files,
             "read_bytes": self.read_bytes,
             "wrong": self.wrong,
             "damaged": self.damaged,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
+from octavo.client.exports.tier_place import tree_root
 from octavo.metadata.topics import check_for_users
 from octavo.proto import broker_pb2 as pb
 from octavo.proto.errors import to_wire
@@ -31,7 +32,6 @@ from octavo.serving.services.rpc import Handlers, unary
 from octavo.serving.services.views import bookie_infos
 from octavo.serving.storage import Storage
 from octavo.serving.store_answers import StoreAnswers
-from octavo.serving.tiering.place import tree_root
 
 LIST_OFFSETS_MAX = 10_000
 CONCURRENT_READS = 32

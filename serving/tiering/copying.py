@@ -12,6 +12,7 @@ from contextlib import aclosing
 
 from octavo.client.exports.log_view import PartitionLog, TopicLog
 from octavo.client.exports.run import export_log
+from octavo.client.exports.tier_marker import typed
 from octavo.client.segments.scan import scan, scan_headers
 from octavo.metadata.partition_record import PartitionState
 from octavo.proto.segments import Segment, StoredBatch, StoredHeader
@@ -19,7 +20,7 @@ from octavo.runtime.ids import LedgerId
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.pace import Pace
 from octavo.serving.partition.name import PartitionName
-from octavo.serving.tiering.trees import TopicTree, typed
+from octavo.serving.tiering.trees import TopicTree
 
 
 class OwnedLog:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from octavo.client.exports.tier_marker import TierMark, check_mark, make_mark, read_mark
 from octavo.metadata.tier import TierCatalog
 from octavo.runtime.clock import Clock
 from octavo.runtime.entropy import Entropy
@@ -17,7 +18,6 @@ from octavo.runtime.errors import ConfigError, OctavoError, StorageFailed
 from octavo.runtime.tasks import TaskOwner
 from octavo.runtime.telemetry import get_logger
 from octavo.runtime.workers import DetachedPool
-from octavo.serving.tiering.marker import TierMark, check_mark, make_mark, read_mark
 
 LOOK_TIMEOUT_S = 10.0
 """A file system that takes longer to show a small file does not answer."""

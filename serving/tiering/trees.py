@@ -12,19 +12,19 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from octavo.client.exports.arrow_files import check_bytes
 from octavo.client.exports.index_files import check_index
 from octavo.client.exports.layout import control_folder, folder_of, index_folder
 from octavo.client.exports.manifest import FOLDER, Change, FileEntry, Manifest, ManifestState
 from octavo.client.exports.sweep import sweep
+from octavo.client.exports.tier_marker import typed
+from octavo.client.exports.tier_place import tree_root
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import OctavoError, StorageFailed
+from octavo.runtime.errors import StorageFailed
 from octavo.serving.partition.name import PartitionName
-from octavo.serving.tiering.place import tree_root
 
 
 class TopicTree:
@@ -166,17 +166,3 @@ def check_whole(segment: Segment, offset: int, files: Sequence[FileEntry]) -> No
         offset = entry.last + 1
     if segment.end_offset is not None and offset < segment.end_offset:
         raise StorageFailed(f"no exported file holds offset {offset} of ledger {segment.ledger_id}")
-
-
-@contextmanager
-def typed(root: str) -> Generator[None]:
-    """Errors of the file system below `root` are StorageFailed."""
-    try:
-        yield
-    except OctavoError:
-        raise
-    except OSError as error:
-        raise StorageFailed(
-            f"the exported tree {root} cannot be used: {error}",
-            hint="look at the file system of tier_root",
-        ) from error

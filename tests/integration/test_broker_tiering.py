@@ -14,10 +14,10 @@ import pytest
 from octavo import Client
 from octavo.chaos.toxiproxy import wait_until
 from octavo.cli.program import run
+from octavo.client.exports.tier_marker import MARKER
 from octavo.client.messaging.api.descriptions import LogDescription
 from octavo.proto.segments import Segment
 from octavo.runtime.errors import ConfigError
-from octavo.serving.tiering.marker import MARKER
 from octavo.spark.export import export_topic
 from octavo.spark.live_reading import plan_cluster, read_split
 from octavo.spark.options import ReadOptions
@@ -118,6 +118,10 @@ def test_f088_a_topic_in_files_is_read_from_0_by_everybody(
             0,
         )
         assert shown["local_bytes"] < shown["tiered_bytes"] <= shown["bytes"]
+        run(("verify", "--tier-root", str(tier), "-o", "json", "--data", str(tmp_path / "data")))
+        verified = json.loads(capsys.readouterr().out)
+        assert [one for one in verified["findings"] if one["verdict"] == "wrong"] == []
+        assert verified["files"] > 0
         _spark_reads_it(cluster, keys)
         report = export_topic(cluster.bootstrap_servers, TOPIC, tmp_path / "lake")
         assert report.rows >= COUNT - 40  # what is closed

@@ -20,6 +20,8 @@ from octavo.client.messaging.config import (
     GroupConfig,
     ProducerConfig,
 )
+from octavo.serving.config import BrokerConfig
+from octavo.serving.topic_config import TOPIC_CONFIG_KEYS
 from tests.group_cluster import GroupCluster
 from tests.tidy_rules import ROOT
 
@@ -29,6 +31,7 @@ SETTINGS = {
     for settings in (ClientConfig, ConsumerConfig, GroupConfig, ProducerConfig)
     for field in dataclasses.fields(settings)
 }
+SERVER_SETTINGS = {*TOPIC_CONFIG_KEYS, *BrokerConfig.model_fields}
 
 
 def names_in(section: str) -> list[str]:
@@ -50,7 +53,7 @@ def test_a_class_has_that_call_in_both_flavours(name: str) -> None:
 
 @pytest.mark.parametrize("name", names_in("Settings"))
 def test_a_setting_is_a_field(name: str) -> None:
-    assert name in SETTINGS or name == "Client(bootstrap_servers)"
+    assert name in SETTINGS | SERVER_SETTINGS or name == "Client(bootstrap_servers)"
 
 
 @pytest.mark.parametrize("line", names_in("Commands"))

@@ -11,6 +11,7 @@ import uuid
 
 import pytest
 
+from octavo.client.exports.tier_marker import MARKER, TierMark, make_mark, read_mark
 from octavo.metadata.tier import TierCatalog
 from octavo.metadata.topics import Topic
 from octavo.runtime.entropy import SeededEntropy
@@ -24,7 +25,6 @@ from octavo.runtime.errors import (
 )
 from octavo.serving.partition.shell import PartitionShell
 from octavo.serving.tiering import root as tier_root
-from octavo.serving.tiering.marker import MARKER, TierMark, make_mark, read_mark
 from octavo.serving.tiering.root import TierRoot
 from tests.compaction_rig import read_all
 from tests.serving_rig import NAME, Rig

@@ -49,16 +49,25 @@ def verify(
     at_once: Annotated[
         int, typer.Option("--at-once", help="Ledgers looked at together.", min=1, max=64)
     ] = 4,
+    tier_root: Annotated[
+        str,
+        typer.Option(
+            "--tier-root",
+            envvar="OCTAVO_BROKER_TIER_ROOT",
+            help="The brokers' tier_root, as this machine sees it: its files are read too.",
+        ),
+    ] = "",
     output: FormatOption = Format.TABLE,
     metadata: StoreOption = None,
     data: DataOption = DEFAULT_DATA,
 ) -> int:
-    """Check every copy of every entry, and the lists of topics.
+    """Check every copy, the lists of topics and the files of a tier.
 
     Prints what is not as it should be, and at the end one line with all counters. Exit code 1: a
-    copy is missing, damaged or different, or a list contradicts its ledgers. 5: nothing is known to
-    be wrong, but not every bookie could be asked. A ledger that no topic lists is told as an orphan
-    and is no failure. Nothing is changed: autorecovery makes missing copies again. Open ledgers are
+    copy or a file is missing, damaged or different, or a list contradicts its ledgers. 5: nothing
+    is known to be wrong, but not every bookie could be asked, or the tier not looked at. A ledger
+    that no topic lists is told as an orphan and is no failure. Nothing is changed: autorecovery
+    makes missing copies again. Files of the tier are read with --tier-root. Open ledgers are
     looked at up to what is acknowledged.
     """
     # Imported here: loads the ledger client and the metadata stores.
@@ -78,6 +87,7 @@ def verify(
                 read=not quick,
                 bytes_per_s=bytes_per_s,
                 at_once=at_once,
+                tier_root=tier_root,
             )
             try:
                 return await _told(sweep, report, operator.clock)
@@ -99,6 +109,7 @@ async def _told(sweep: Sweep, report: _Report, clock: Clock) -> Totals:
     def line(passed_s: float) -> str:
         return (
             f"{totals.ledgers} ledgers, {totals.entries} entries, {totals.lists} lists, "
+            f"{totals.files} files, "
             f"{totals.read_bytes / passed_s / 1e6:.0f} MB/s; {totals.wrong} wrong"
         )
 

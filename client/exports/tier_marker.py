@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 from octavo.client.exports.tree import LocalTree
-from octavo.runtime.errors import ConfigError, StorageFailed, UnsupportedVersion
-from octavo.serving.tiering.trees import typed
+from octavo.runtime.errors import ConfigError, OctavoError, StorageFailed, UnsupportedVersion
 
 MARKER = "_tier.json"
 """No topic's folder begins with an underscore."""
@@ -91,3 +92,17 @@ def _parsed(tier_root: str, data: bytes) -> TierMark:
     if version != FORMAT_VERSION:
         raise UnsupportedVersion(f"{tier_root}/{MARKER} has format version {version!r}")
     return mark
+
+
+@contextmanager
+def typed(root: str) -> Generator[None]:
+    """Errors of the file system below `root` are StorageFailed."""
+    try:
+        yield
+    except OctavoError:
+        raise
+    except OSError as error:
+        raise StorageFailed(
+            f"the exported tree {root} cannot be used: {error}",
+            hint="look at the file system of tier_root",
+        ) from error
