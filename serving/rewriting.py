@@ -34,5 +34,6 @@ class Rewriting:
             tasks.spawn(self.tiering.run(), name="tiering")
 
     async def close(self) -> None:
-        """End what was asked for by request."""
+        """End what was asked for by request, and threads."""
         await self.compaction.close()
+        await self.tiering.close()

@@ -229,8 +229,8 @@ class TopicChanges:
                 raise InvalidConfig(
                     f"records of {before.name}-{hint.state.partition} are in exported files, which "
                     "compaction cannot change",
-                    hint=f"first let go of them (octavo topic trim {before.name}; files go after "
-                    "trash_delay_ms), or write what is to be compacted to a new topic",
+                    hint=f"first let go of them (octavo topic trim {before.name} --before OFFSET; "
+                    "files go after trash_delay_ms), or write to a new topic",
                 )
 
     def _check_settings(self, before: Topic, wanted: Topic) -> None:

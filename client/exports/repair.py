@@ -8,7 +8,7 @@ typed error, never fewer rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from octavo.client.exports.arrow_files import check_bytes, checks_of
 from octavo.client.exports.checked_file import CheckedFile
@@ -25,17 +25,25 @@ OnChecked = Callable[[FileEntry, StorageFailed | None], None]
 
 
 def damaged_files(
-    tree: Tree, topic: str, state: ManifestState, *, deep: bool, tell: OnChecked | None = None
+    tree: Tree,
+    topic: str,
+    state: ManifestState,
+    partitions: Collection[int],
+    *,
+    deep: bool,
+    tell: OnChecked | None = None,
 ) -> list[FileEntry]:
-    """The files that are gone or differ from the manifest, or whose index does; blocking.
+    """The files of `partitions` that are gone or differ from the manifest, or whose index does;
+    blocking.
 
     `deep` reads each byte; else only files are opened whose size in a listing is another one.
     """
     found: list[FileEntry] = []
     sizes = {} if deep else tree.sizes(folder_of(topic))
     indexes = {} if deep else tree.sizes(index_folder(topic))
-    for name in sorted(state.files):
-        entry = state.files[name]
+    for entry in (state.files[name] for name in sorted(state.files)):
+        if entry.partition not in partitions:
+            continue
         name = f"{folder_of(topic)}/{entry.file}"
         if (
             sizes.get(entry.file) == entry.bytes

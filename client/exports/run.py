@@ -223,7 +223,8 @@ class _Run:
         deep, tell = self._options.verify, self._options.checked
 
         def look() -> list[FileEntry]:
-            return damaged_files(self._tree, self._log.topic, state, deep=deep, tell=tell)
+            known = self._log.partitions.keys()
+            return damaged_files(self._tree, self._log.topic, state, known, deep=deep, tell=tell)
 
         damaged = await in_thread(look)
         self._damaged = [entry.file for entry in damaged]

@@ -54,6 +54,8 @@ def to_free(
 ) -> tuple[Segment, ...]:
     """Segments in files whose ledgers `rule`, the topic's local retention, does not keep.
 
+    What lies below the log's start is not among them: its files go, and the list drops it soon.
+
     Args:
         open_bytes: size of the open segment, which counts and stays.
         open_snapshot: its ledger, when its first entry is durable.
@@ -62,7 +64,12 @@ def to_free(
     cut = retained_from(
         closed, rule, log_start=state.log_start_offset, open_bytes=open_bytes, now_ms=now_ms
     )
-    return tuple(one for one in may_go(state, open_snapshot) if (one.end_offset or 0) <= cut)
+    return tuple(
+        one
+        for one in may_go(state, open_snapshot)
+        if (one.end_offset or 0) <= cut
+        and ((one.end_offset or 0) > state.log_start_offset or one.end_offset == one.base_offset)
+    )
 
 
 def wants_an_owner(

@@ -2,14 +2,17 @@
 
 Like a cold read of a ledger: about one piece is read around what is asked for, and the next one is
 begun while the first is sent. Pieces are rebuilt in threads; those in memory and those being read
-are bounded (BP-2). Every error is one of `octavo.serving.tiering.files`, so retriable.
+are bounded (BP-2). Every error is one of `octavo.serving.tiering.files`, so retriable; also that of
+a file system that hangs, for whose sake no other partition of a fetch waits longer than
+`READ_TIMEOUT_S`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,7 +21,7 @@ from octavo.proto.segments import Segment
 from octavo.runtime.checksum import Buffer
 from octavo.runtime.errors import OctavoError, ReadUnknown
 from octavo.runtime.tasks import TaskOwner
-from octavo.runtime.workers import WorkerPool
+from octavo.runtime.workers import DetachedPool
 from octavo.serving.budget import ByteBudget
 from octavo.serving.cold import ColdRead
 from octavo.serving.config import BrokerConfig
@@ -33,6 +36,9 @@ PLACES_MAX = 10_000
 """Offsets of which is known in which piece they begin."""
 THREADS = 4
 """Reads of files at a time."""
+READ_TIMEOUT_S = 20.0
+"""What is not read by then is READ_UNKNOWN; it goes on, and who asks again may find it."""
+CLOSE_TIMEOUT_S = 5.0
 WAITING_MAX = 64
 """Reads that wait for a thread; beyond it callers wait before they count as such."""
 _Key = tuple[int, int]
@@ -57,8 +63,8 @@ class TierReads:
         self._budget = ByteBudget(config.cold_read_budget_bytes)
         self.root = TierRoot(config.tier_root)
         self._tasks = TaskOwner("tier-reads")
-        self._threads = WorkerPool("tier-read", THREADS, WAITING_MAX)
-        """Of its own: a file system that hangs holds nobody else's threads."""
+        self._threads = DetachedPool("tier-read", THREADS, WAITING_MAX)
+        """Of its own: a file system that hangs holds nobody else's threads, and no end."""
         self._loading: dict[_Key, asyncio.Task[_Piece | OctavoError]] = {}
         self._pieces: OrderedDict[_Key, _Piece] = OrderedDict()
         self._used_bytes = 0
@@ -87,8 +93,7 @@ class TierReads:
         """End what is being read, and close all files."""
         await self._tasks.close()
         await self.root.close()
-        await self._threads.close()
-        if self._files is not None:
+        if await self._threads.close(CLOSE_TIMEOUT_S) and self._files is not None:
             await asyncio.to_thread(self._files.close)
 
     # --- reading ------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ class TierReads:
         """The header of the batch with `offset`, or of the next one; None: the segment has none
         behind it. Raises ReadUnknown."""
         files = await self.files()
-        return await self._counted(self._threads.run(files.header, name, segment, offset))
+        return await self._counted(name, files.header, name, segment, offset)
 
     async def batches_for_time(
         self, name: PartitionName, segment: Segment, timestamp_ms: int, first: int
@@ -157,9 +162,7 @@ class TierReads:
         offset `first`; raises ReadUnknown."""
         files = await self.files()
         first = max(first, segment.base_offset)
-        at = await self._counted(
-            self._threads.run(files.offset_for_time, name, segment, timestamp_ms, first)
-        )
+        at = await self._counted(name, files.offset_for_time, name, segment, timestamp_ms, first)
         if at is not None:
             async for found in self.batches_from(name, segment, at):
                 yield found
@@ -200,6 +203,16 @@ class TierReads:
         piece = self._pieces.get(key)
         if piece is not None:
             return piece
+        async with self._in_time(name):
+            made = await self._loaded(name, segment, offset)
+        if isinstance(made, OctavoError):
+            raise made
+        return made
+
+    async def _loaded(
+        self, name: PartitionName, segment: Segment, offset: int
+    ) -> _Piece | OctavoError:
+        key = (segment.ledger_id, offset)
         task = self._loading.get(key)
         if task is None:
             await self._budget.take(self._piece_bytes)
@@ -208,10 +221,27 @@ class TierReads:
                 task = self._begin(name, segment, offset)
             else:  # somebody was faster while the budget was awaited
                 self._budget.release(self._piece_bytes)
-        made = await asyncio.shield(task)
-        if isinstance(made, OctavoError):
-            raise made
-        return made
+        return await asyncio.shield(task)
+
+    @asynccontextmanager
+    async def _in_time(self, name: PartitionName) -> AsyncGenerator[None]:
+        """Raise ReadUnknown where the file system takes too long, or is known to."""
+        if self.root.is_silent:
+            self.failures += 1
+            raise self._late(name)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                yield
+        except TimeoutError as error:
+            self.failures += 1
+            raise self._late(name) from error
+
+    def _late(self, name: PartitionName) -> ReadUnknown:
+        return ReadUnknown(
+            f"records of {name} are in exported files, and the file system of tier_root "
+            f"{self.root.path} does not answer",
+            hint="look at it: df, dmesg, the network to its server",
+        )
 
     def _begin(
         self, name: PartitionName, segment: Segment, offset: int
@@ -251,9 +281,10 @@ class TierReads:
             _, gone = self._pieces.popitem(last=False)
             self._used_bytes -= gone.size_bytes
 
-    async def _counted(self, reading: Awaitable[T]) -> T:
-        try:
-            return await reading
-        except ReadUnknown:
-            self.failures += 1
-            raise
+    async def _counted(self, name: PartitionName, call: Callable[..., T], *args: object) -> T:
+        async with self._in_time(name):
+            try:
+                return await self._threads.run(call, *args)
+            except ReadUnknown:
+                self.failures += 1
+                raise

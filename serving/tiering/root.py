@@ -74,6 +74,11 @@ class TierRoot:
         elif self.problem.cause != said:
             _log.error("tier-root-unusable", cause=self.problem.cause, hint=self.problem.hint)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether its file system owes an answer to the last look."""
+        return self._owed is not None and not self._owed.done()
+
     def require(self) -> None:
         """Raise what is wrong with it, as of the last look."""
         if self.problem is not None:

@@ -25,6 +25,7 @@ from octavo.runtime.entropy import Entropy
 from octavo.runtime.errors import OctavoError, StorageFailed, UnknownOutcome, UnknownTopic
 from octavo.runtime.ids import LedgerId
 from octavo.runtime.telemetry import get_logger
+from octavo.runtime.workers import DetachedPool
 from octavo.serving.config import BrokerConfig
 from octavo.serving.ledger_backend import LedgerBackend
 from octavo.serving.pace import Pace
@@ -40,8 +41,13 @@ if TYPE_CHECKING:
     from octavo.serving.tiering.copying import OwnedLog, PartitionCopier
     from octavo.serving.tiering.trees import TopicTree
 
+THREADS = 2
 SWEEP_INTERVAL_S = 900.0
 """How often one broker looks for files of a topic's tree that nobody needs any more."""
+UNSOUND_INTERVAL_S = 600.0
+"""Between two readings of files that are damaged and could not be written anew."""
+DELETE_TIMEOUT_S = 60.0
+"""A tree that takes longer is deleted behind whoever asked: one that hangs holds nobody up."""
 IDLE_FILE_S = 120.0
 """A file that nobody read for so long is closed: one that is deleted meanwhile keeps its space."""
 
@@ -72,11 +78,15 @@ class TierRounds:
         self._config = config
         self._clock = clock
         self._entropy = entropy
+        self._threads = DetachedPool("tier-work", THREADS, THREADS)
+        """Of its own: a file system that hangs holds nobody else's threads, and no end."""
         self._pace = Pace(config.tier_bytes_per_s, clock)
         self._cleared: dict[PartitionName, int] = {}
         """The log start below which no file is named; of partitions that are served."""
         self._swept_s: dict[str, float] = {}
         """When a tree was looked through; of those of partitions that are served."""
+        self._free_again_s: dict[PartitionName, float] = {}
+        """Of partitions whose files were found damaged: when they are read again."""
         self.copied_bytes = 0
         """Of batches that were copied."""
         self.freed_ledgers = 0
@@ -106,7 +116,12 @@ class TierRounds:
                 _log.warning("partition-not-tiered", partition=str(shell.name), cause=error.cause)
         names = {shell.name for shell in shells}
         self._cleared = {one: at for one, at in self._cleared.items() if one in names}
+        self._free_again_s = {one: at for one, at in self._free_again_s.items() if one in names}
         await self.reads.close_idle(self._clock.monotonic(), IDLE_FILE_S)
+
+    async def close(self) -> None:
+        """End; what hangs is not waited for."""
+        await self._threads.close(0.0)
 
     def sizes(self) -> TieredSizes:
         """Of all partitions with tiering that are served here."""
@@ -135,7 +150,7 @@ class TierRounds:
                 await self._free(shell, tree)
             await self._remove(shell, tree)
         except UnknownTopic:  # what was copied behind its deletion goes too
-            await asyncio.to_thread(tree.delete)
+            await self._threads.run(tree.delete)
             raise
         await self._sweep(tree)
 
@@ -144,7 +159,7 @@ class TierRounds:
         if waiting:
             copier = await self._export(shell, tree)
             version, there = await copier.held(waiting)
-            await asyncio.to_thread(self.reads.root.check)  # it was there while it was copied to
+            await self._threads.run(self.reads.root.check)  # it was there while it was copied to
             if there and shell.settings.is_tiered:  # else a cleaner may come, who needs ledgers
                 await shell.tiers.copied(there, version)
 
@@ -171,14 +186,21 @@ class TierRounds:
             open_snapshot=opened.snapshot,
             now_ms=self._clock.wall_ms(),
         )
-        if not due:
+        name, now_s = shell.name, self._clock.monotonic()
+        if not due or now_s < self._free_again_s.get(name, 0.0):
             return
         sound = await self._sound(shell, due, tree)
         if sound:
+            await self._threads.run(self.reads.root.check)
             self.freed_ledgers += await shell.tiers.free(sound)
-        if len(sound) < len(due):
-            _log.error("tiered-files-damaged", partition=str(shell.name), root=tree.root)
-            await self._export(shell, tree, verify=True)  # the ledgers are there: written anew
+        if len(sound) == len(due):
+            self._free_again_s.pop(name, None)
+            return
+        _log.error("tiered-files-damaged", partition=str(name), root=tree.root)
+        # What is written anew is read by the next look; what cannot be is not read all the time.
+        wait_s = UNSOUND_INTERVAL_S if name in self._free_again_s else 0.0
+        self._free_again_s[name] = now_s + wait_s
+        await self._export(shell, tree, verify=True)  # the ledgers are there: written anew
 
     async def _sound(
         self, shell: PartitionShell, due: Sequence[Segment], tree: TopicTree
@@ -188,7 +210,11 @@ class TierRounds:
         sound: list[LedgerId] = []
         for segment in due:
             first = max(segment.base_offset, shell.log_start)
-            files = await asyncio.to_thread(tree.whole, shell.name.partition, segment, first)
+            try:
+                files = await self._threads.run(tree.whole, shell.name.partition, segment, first)
+            except StorageFailed as error:  # of this one: the others may go
+                _log.error("tiered-segment-incomplete", cause=error.cause)
+                continue
             for entry in files:
                 if entry not in checked:
                     await self._pace.spend(entry.bytes)
@@ -199,10 +225,9 @@ class TierRounds:
                 sound.append(segment.ledger_id)  # it holds no record
         return sound
 
-    @staticmethod
-    async def _is_sound(tree: TopicTree, entry: FileEntry) -> bool:
+    async def _is_sound(self, tree: TopicTree, entry: FileEntry) -> bool:
         try:
-            await asyncio.to_thread(tree.check, entry)
+            await self._threads.run(tree.check, entry)
         except StorageFailed as error:
             _log.error("tiered-file-damaged", file=entry.file, cause=error.cause)
             return False
@@ -217,8 +242,8 @@ class TierRounds:
             return
         start = state.log_start_offset
         listed = bool(due) or any(one.object_version is not None for one in state.segments)
-        self.removed_files += await asyncio.to_thread(
-            tree.remove_below, shell.name.partition, start, is_there=listed
+        self.removed_files += await self._threads.run(
+            tree.remove_below, shell.name.partition, start, listed
         )
         if due:
             await shell.tiers.objects_removed([one.ledger_id for one in due])
@@ -231,7 +256,7 @@ class TierRounds:
         }
         if tree.root not in self._swept_s:
             self._swept_s[tree.root] = now_s
-            await asyncio.to_thread(tree.sweep)
+            await self._threads.run(tree.sweep)
 
     async def delete_tree(self, topic: Topic) -> None:
         """The files of a topic that is being deleted; again after a crash.
@@ -249,7 +274,14 @@ class TierRounds:
             root.require()
             files = await self.reads.files()
             tree = files.tree(PartitionName(topic.name, topic.topic_id, 0))
-            await asyncio.to_thread(tree.delete)
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                await self._threads.run(tree.delete)
+        except TimeoutError as error:
+            raise UnknownOutcome(
+                f"the exported files of topic {topic.name!r} are not deleted after "
+                f"{DELETE_TIMEOUT_S:g} s, and may be later",
+                hint="look at the file system of tier_root; a broker goes on by itself",
+            ) from error
         except OctavoError as error:
             raise UnknownOutcome(
                 f"the exported files of topic {topic.name!r} cannot be deleted now: {error.cause}",

@@ -115,7 +115,7 @@ class TopicTree:
             check_bytes(self.tree.path(f"{folder_of(self.topic)}/{entry.file}"), entry)
             check_index(self.tree, self.topic, entry, deep=True)
 
-    def remove_below(self, partition: int, log_start: int, *, is_there: bool) -> int:
+    def remove_below(self, partition: int, log_start: int, is_there: bool) -> int:
         """Publish that files wholly below the log's start are gone; how many.
 
         They stay for the grace time, for readers that planned before; then `sweep` deletes them.

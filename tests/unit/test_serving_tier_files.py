@@ -205,3 +205,32 @@ async def test_a_root_that_is_not_mounted_is_not_filled_anew(tmp_path: pathlib.P
     await settle(broker.rounds(shell), shell)
     assert in_files(shell) == 5
     await rig.close()
+
+
+async def test_files_that_cannot_be_written_anew_hold_nothing_else_up_and_are_not_read_for_ever(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Their ledger is the only copy, and is damaged too, say: it stays, and what is sound goes."""
+    rig = Rig()
+    broker = TieredBroker(rig, tmp_path)
+    shell = await broker.filled(2)
+    rounds = broker.rounds(shell)
+    await rounds.look_at(shell)
+    await fill(shell, 3)
+    await rounds.look_at(shell)
+    damaged, _ = data_files(tmp_path)
+    shell.adopt(broker.settings(tiering="true", **GONE_LOCALLY))
+    ledger = rig.bookies.ledgers[shell.tiers.state().segments[0].ledger_id]
+    kept, ledger.entries[1] = ledger.entries[1], ledger.entries[1][:-1]
+    flip(damaged)
+    for _ in range(2):
+        with pytest.raises(OctavoError):
+            await rounds.look_at(shell)  # it cannot be written anew
+        assert in_files(shell) == 2
+    await rounds.look_at(shell)  # it is not read again so soon
+    ledger.entries[1] = kept
+    again = broker.rounds(shell)  # as another broker
+    await again.look_at(shell)
+    await again.look_at(shell)
+    assert in_files(shell) == 4
+    await rig.close()

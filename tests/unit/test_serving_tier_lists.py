@@ -239,6 +239,14 @@ def test_closed_segments_are_copied_whatever_their_age_and_go_by_local_retention
     assert due(RetentionRule(-1, 0)) == [1, 2, 3, 4]  # the last two stay
     assert due(RetentionRule(8_000, -1)) == [1, 2]
     assert due(RetentionRule(8_000, -1), now_ms=1) == []
+    below = to_free(
+        replace(named, log_start_offset=20),
+        RetentionRule(-1, 0),
+        open_bytes=0,
+        open_snapshot=LedgerId(6),
+        now_ms=NOW_MS,
+    )
+    assert [one.ledger_id for one in below] == [3, 4]  # the files of the others are gone
     half = copied(state, {LedgerId(1), LedgerId(3)}, 2)
     found = to_free(
         half, RetentionRule(-1, 0), open_bytes=0, open_snapshot=LedgerId(6), now_ms=NOW_MS

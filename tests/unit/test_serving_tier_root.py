@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import threading
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -23,8 +24,11 @@ from octavo.runtime.errors import (
     UnknownOutcome,
     UnsupportedVersion,
 )
+from octavo.serving.partition.read_path import offset_for_time
 from octavo.serving.partition.shell import PartitionShell
+from octavo.serving.tiering import reads
 from octavo.serving.tiering import root as tier_root
+from octavo.serving.tiering import rounds as tier_rounds
 from octavo.serving.tiering.root import TierRoot
 from tests.compaction_rig import read_all
 from tests.serving_rig import NAME, Rig
@@ -283,4 +287,61 @@ async def test_what_is_wrong_is_said_once_in_one_line(
     await root.look()
     assert "tier-root-usable-again" in caplog.records[-1].getMessage()
     await root.close()
+    await rig.close()
+
+
+async def test_a_file_that_hangs_is_unknown_and_holds_nobody_up(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe without a writer: whoever opens it waits."""
+    rig = Rig()
+    path = tmp_path / "tier"
+    _, shell = await tiered(rig, path)
+    local = next(one.base_offset for one in shell.tiers.state().segments if one.in_ledger)
+    monkeypatch.setattr(reads, "READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(reads, "CLOSE_TIMEOUT_S", 0.05)
+    fresh = TieredBroker(rig, path)
+    again = await fresh.opened(**GONE_LOCALLY)
+    thaw = hang(path)
+    failures = fresh.tiered.failures
+    with pytest.raises(ReadUnknown, match="does not answer"):
+        await read_all(again)
+    with pytest.raises(ReadUnknown, match="does not answer"):
+        await offset_for_time(again.view(), 1)
+    assert fresh.tiered.failures == failures + 2
+    assert (await read_all(again, local))[0][0] == local
+    await fresh.tiered.close()
+    thaw()
+    await rig.close()
+
+
+def hang(path: pathlib.Path) -> Callable[[], None]:
+    """Each index of the tier is a pipe from now on; what ends that."""
+    (index,) = path.glob("*/_octavo/orders/_index/*.index")
+    index.unlink()
+    os.mkfifo(index)
+
+    def thaw() -> None:
+        os.close(os.open(index, os.O_RDWR | os.O_NONBLOCK))
+
+    return thaw
+
+
+async def test_a_tree_that_is_not_deleted_in_time_holds_no_deletion_up(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a broker's housekeeping, which goes on with deletions, would stand still."""
+    rig = Rig()
+    path = tmp_path / "tier"
+    broker, shell = await tiered(rig, path)
+    rounds = broker.rounds(shell)
+    topic = Topic(NAME.topic, NAME.topic_id, 1, {"tiering": "true"})
+    monkeypatch.setattr(tier_rounds, "DELETE_TIMEOUT_S", 0.05)
+    busy = (await broker.tiered.files()).tree(NAME)._lock  # pyright: ignore[reportPrivateUsage]
+    with busy, pytest.raises(UnknownOutcome, match="may be later"):
+        await rounds.delete_tree(topic)
+    monkeypatch.setattr(tier_rounds, "DELETE_TIMEOUT_S", 10.0)
+    await rounds.delete_tree(topic)
+    assert os.listdir(path) == [MARKER]
+    await rounds.close()
     await rig.close()

@@ -61,7 +61,7 @@ def verify(
     metadata: StoreOption = None,
     data: DataOption = DEFAULT_DATA,
 ) -> int:
-    """Check every copy, the lists of topics and the files of a tier.
+    """Check every copy, the lists of topics, the tier's files.
 
     Prints what is not as it should be, and at the end one line with all counters. Exit code 1: a
     copy or a file is missing, damaged or different, or a list contradicts its ledgers. 5: nothing
