@@ -14,7 +14,7 @@ from octavo.client.exports.log_view import TopicLog
 from octavo.client.exports.manifest import Manifest, ManifestState
 from octavo.client.exports.tree import LocalTree
 from octavo.proto.segments import Segment
-from octavo.runtime.errors import ConfigError
+from octavo.runtime.errors import ConfigError, StorageFailed
 
 MANIFESTS_MAX = 64
 """Trees whose state stays in memory: a stream plans again and again."""
@@ -48,6 +48,8 @@ def tier_state(log: TopicLog) -> ManifestState | None:
             _manifests.popitem(last=False)
         try:
             state = manifest.load()
+        except StorageFailed as error:  # less than was there before
+            raise _unseen(log, segment, error.cause) from error
         except OSError as error:
             raise _unseen(log, segment, str(error)) from error
     if state.version < version:
