@@ -49,7 +49,7 @@ RETRY_MAX_S = 30.0
 UPKEEP_S = 3600.0
 """How often all exported files are looked at, and old ones removed."""
 FINAL = (ConfigError, InvariantViolation, MetadataCorrupt, UnknownTopic, UnsupportedVersion)
-"""Errors that waiting does not help against; also whatever comes before the first success."""
+"""Errors that waiting does not help against."""
 
 
 def _nothing(*_told: object) -> None:
@@ -250,7 +250,7 @@ class ExportFollower:
                     finally:
                         self._report.add_unfinished(topic.unfinished())
             except (OctavoError, OSError) as error:
-                if not self._succeeded or isinstance(error, FINAL):
+                if isinstance(error, FINAL) or self._is_hopeless(name):
                     self._leave(name, error)
                     return
                 self._fails(name, error)
@@ -264,6 +264,12 @@ class ExportFollower:
                 pause_s = self._settings.look_every_s * self._entropy.uniform(0.8, 1.2)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause_s)
+
+    def _is_hopeless(self, name: str) -> bool:
+        """Whether nothing ever worked, and each topic has failed now: whoever started it is there
+        to read why. One that fails while others are on their way is tried again."""
+        tried = {*self._failing, *self._report.left, name}
+        return not self._succeeded and tried.issuperset(self._tasks)
 
     def _leave(self, name: str, error: Exception) -> None:
         if self._pattern is not None and isinstance(error, UnknownTopic):
@@ -286,7 +292,8 @@ class ExportFollower:
             self._failing.discard(name)
             if not self._failing:
                 self._told.clear()
-                self._events.recovered()
+                if self._succeeded:
+                    self._events.recovered()
 
 
 class _Topic:

@@ -38,6 +38,7 @@ class MemoryCluster:
     def __init__(self, *topics: MemoryTopic) -> None:
         self.by_name = {topic.topic: topic for topic in topics}
         self.fault: OctavoError | None = None
+        self.fault_of: dict[str, OctavoError] = {}
         self.rolls: list[tuple[str, int]] = []
         self.looks = 0
         self.looked = asyncio.Event()
@@ -50,6 +51,8 @@ class MemoryCluster:
         self.looked.set()
         if self.fault is not None:
             raise self.fault
+        if topic in self.fault_of:
+            raise self.fault_of[topic]
         if topic not in self.by_name:
             raise UnknownTopic(f"no topic {topic!r}")
         return self.by_name[topic]
@@ -282,6 +285,28 @@ async def test_what_fails_at_the_start_is_not_waited_for(tmp_path: pathlib.Path)
     with pytest.raises(BrokerUnavailable):
         async with asyncio.timeout(WITHIN_S):
             await run.task
+
+
+async def test_one_that_fails_first_is_waited_for_beside_others(tmp_path: pathlib.Path) -> None:
+    """A service that starts with its cluster: a partition may have no owner yet."""
+    cluster = MemoryCluster(orders(), MemoryTopic("late"))
+    cluster.fault_of["late"] = BrokerUnavailable("nobody owns it yet")
+    run = Run(cluster, LocalTree(tmp_path), "late", "orders")
+    await run.until(lambda: "trouble late BrokerUnavailable" in run.said and bool(run.reports))
+    del cluster.fault_of["late"]
+    await run.until(lambda: {one.topic for one in run.reports} == {"late", "orders"})
+    report = await run.end()
+    assert (report.left, run.said[-1]) == ({}, "recovered")
+
+
+async def test_all_that_fail_first_end_it(tmp_path: pathlib.Path) -> None:
+    cluster = MemoryCluster(orders())
+    cluster.fault = BrokerUnavailable("nobody answers")
+    run = Run(cluster, LocalTree(tmp_path), "orders", "late")
+    async with asyncio.timeout(WITHIN_S):
+        report = await run.task
+    assert (set(report.left), report.topics) == ({"orders", "late"}, {})
+    assert "recovered" not in run.said
 
 
 async def test_a_deleted_topic_is_left_and_the_others_go_on(tmp_path: pathlib.Path) -> None:
