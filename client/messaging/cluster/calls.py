@@ -297,8 +297,10 @@ class Calls:
             if deadline.left_s() <= delay:
                 if throttled is not None and not unanswered:
                     raise throttled
+                # Less than a second is what other tries left: whoever reads this gave more.
+                within = f" within {timeout_s:.3g} s" if timeout_s >= 1 else ""
                 raise BrokerUnavailable(
-                    f"no broker answered within {timeout_s:.3g} s: {tried}", unanswered=unanswered
+                    f"no broker answered{within}: {tried}", unanswered=unanswered
                 )
             self.say_waiting(f"no broker answers yet: {tried}", deadline)
             await self.clock.sleep(delay)
