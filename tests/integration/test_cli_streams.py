@@ -73,7 +73,7 @@ WORKS = {
     "brokers list": "brokers list",
     "brokers bundles": "brokers bundles",
     "brokers undrain": "brokers undrain broker-1",
-    "brokers unload": "brokers unload 1 --timeout 0.3",
+    "brokers unload": "brokers unload 0 --timeout 0.3",
     "quotas list": "quotas list",
     "quotas set": "quotas set app --bytes-in 1000000",
     "quotas unset": "quotas unset app",
@@ -251,7 +251,7 @@ def test_stderr_that_nobody_reads(
         assert run_with(line, monkeypatch, out=out, err=err_now) == usual
     close(err_now)
     counts = [out.read_bytes().count(b"\n") for out in outs]
-    assert counts[1] == counts[0]  # figures and offsets differ, lines do not
+    assert counts[1] == counts[0], outs[1].read_text()  # figures and offsets differ, lines do not
 
 
 @pytest.mark.parametrize("ends", [">&-", "2>&-", ">&- 2>&-", "| true", "2>&1 | true"])
