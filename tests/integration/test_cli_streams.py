@@ -73,7 +73,7 @@ WORKS = {
     "brokers list": "brokers list",
     "brokers bundles": "brokers bundles",
     "brokers undrain": "brokers undrain broker-1",
-    "brokers unload": "brokers unload 0 --timeout 0.3",
+    "brokers unload": "brokers unload 0 --no-wait",
     "quotas list": "quotas list",
     "quotas set": "quotas set app --bytes-in 1000000",
     "quotas unset": "quotas unset app",
