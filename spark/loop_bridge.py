@@ -140,7 +140,8 @@ async def pulled(items: Iterable[T]) -> AsyncGenerator[T]:
     """Items that Spark makes as they are asked for, which may take minutes for the next one.
 
     The loop goes on meanwhile: what is sent is acknowledged before its time has run out
-    (`delivery_timeout_ms`). A cancelled caller waits for the item that is being made.
+    (`delivery_timeout_ms`). A cancelled caller leaves the item that is being made to its thread;
+    the end of `asyncio.run` waits for that.
     """
     iterator = iter(items)
     while True:
